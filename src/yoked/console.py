@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -111,6 +112,44 @@ class StageProgress:
             if total and done < total:
                 parts.append(f", {format_duration((total - done) / rate)} left")
         return " ".join(parts).replace(" ,", ",")
+
+
+class HostsProgress:
+    """One line that follows what several hosts do at once: the sum of those at one stage.
+
+    A stage's first word says what it is (`sending to alpha`). Where hosts are at several, that of
+    the last word is shown: hosts at another may be waiting.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._progress = StageProgress(console)
+        self._lock = threading.Lock()
+        # By stage, by host: done, total.
+        self._amounts: dict[str, dict[str, tuple[int, int | None]]] = {}
+        self._shown = ""
+
+    def update(self, host: str, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Say that a host has finished `done` of `total` (None: unknown) units of a stage."""
+        word = stage.partition(" ")[0]
+        with self._lock:
+            self._amounts.setdefault(word, {})[host] = (done, total)
+            stages = list(self._amounts)
+            if done == total and stages.index(word) < stages.index(self._shown or word):
+                # Who is through says so once more, while others are further.
+                return
+            self._shown = word
+            hosts = self._amounts[word]
+            totals = [most for _, most in hosts.values() if most is not None]
+            self._progress.update(
+                f"{word}, {', '.join(hosts)}",
+                sum(now for now, _ in hosts.values()),
+                sum(totals) if len(totals) == len(hosts) else None,
+                unit,
+            )
+
+    def close(self) -> None:
+        """End the line."""
+        self._progress.close()
 
 
 def _amount(value: float, unit: str) -> str:

@@ -15,7 +15,7 @@ from tests.fuzz.hostile import DEEP, JSON, json_files, near, near_bytes
 from tests.unit.doctor.builders import home
 
 from yoked.agent.protocol import ProtocolError, read_message
-from yoked.cli.commands.hosts import Look, hosts_lines, payload
+from yoked.cli.commands.hosts import hosts_lines, payload
 from yoked.doctor.bundle import EXAMINATION, read_saved
 from yoked.doctor.replay import from_json, to_json
 from yoked.errors import FleetError, HostError, YokedError
@@ -24,6 +24,7 @@ from yoked.fleet.model import Host
 from yoked.launch.attach import JobEnd
 from yoked.launch.registry import join
 from yoked.remote.client import AgentClient, RemoteBug
+from yoked.workflows.looks import Look
 
 PATIENCE_S = 20
 JOB = {

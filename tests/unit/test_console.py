@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from yoked.console import LiveLine, StageProgress
+from yoked.console import HostsProgress, LiveLine, StageProgress
 from yoked.paths import LIVE_NAME
 
 
@@ -74,3 +74,18 @@ def test_a_live_line_that_cannot_be_left_ends_no_run(
     monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path / "gone"))
 
     LiveLine(Console(file=io.StringIO())).draw("step 3/60")
+
+
+def test_hosts_at_one_stage_are_summed_and_the_last_stage_is_shown() -> None:
+    stream = io.StringIO()
+    progress = HostsProgress(Console(file=stream, force_terminal=True, width=100))
+
+    progress.update("alpha", "sending to alpha", 300, 300, "bytes")
+    progress.update("beta", "sending to beta", 300, 300, "bytes")
+    progress.update("alpha", "unpacking", 0, None, "bytes")
+    progress.update("beta", "sending to beta", 300, 300, "bytes")
+    progress.close()
+
+    lines = stream.getvalue().replace("\r", "\n").split("\n")
+    assert "sending, alpha, beta: 600 B of 600 B, 100%,\x1b[K" in lines
+    assert lines[-2].startswith("unpacking, alpha: 0 B")

@@ -31,6 +31,7 @@ MODULES = {
     "environment": "environments",
     "environment_base": "environments",
     "environment_make": "environments",
+    "environment_remove": "environments",
     "job_start": "jobs",
     "job_go": "jobs",
     "job_list": "jobstatus",

@@ -2,6 +2,7 @@
 
     <data>/envs/<digest>/             one for each list of requirements
     <data>/envs/<digest>/yoked.json   written last: what it was made of
+    <data>/envs/<digest>/.downloads/  what pip fetches, while it works
     <data>/envs/<digest>.lock         held by whoever makes it, and by the pip that works for him
 
 <data> is `paths.data_root`.
@@ -17,16 +18,18 @@ import platform
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.files import blob_path, require, sync_tree, writing_to
+from yoked.agent.install_progress import InstallWatch, folder_bytes
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.core.faults import fault
 from yoked.core.fs import free_bytes, read_json, write_json
 from yoked.core.packages import install_line, package_manager, this_distribution
+from yoked.core.proc import all_processes
 from yoked.errors import HostError
 from yoked.paths import cache_root, data_root, private_folder
 
@@ -96,8 +99,9 @@ def answer_environment_make(call: Call) -> None:
     args: requirements (lines for pip), options (for pip), build ("cpu" or "cuda"), wheels
     ([[file name, sha256], ...] that are here as blobs; null: pip asks its index), anew (although
     there is one).
-    Parts: {"line": ...} as pip speaks, at the end {"made": path of its interpreter}, or
-    {"unreachable": ...} where pip could not reach its index. Raises HostError.
+    Parts: {"line": ...} as pip speaks, {"stage", "done", "total"} in bytes (`InstallWatch`), at the
+    end {"made": path of its interpreter}, or {"unreachable": ...} where pip could not reach its
+    index. Raises HostError.
     """
     folder = _folder(call.args["digest"])
     with writing_to(folder, None), _locked(folder) as lock:
@@ -117,31 +121,77 @@ def answer_environment_make(call: Call) -> None:
     call.send({"made": str(_python_of(folder))})
 
 
+def answer_environment_remove(call: Call) -> list[dict[str, Any]]:
+    """The environments that are here, whole or half made; all are ours. They go where `remove`.
+
+    Gives for each its path, its size_bytes, whether it was removed, and why not: "" or `used`, by a
+    process that runs or by whoever makes it.
+    """
+    folders = sorted(path for path in (data_root() / "envs").glob("*/") if path.name.isalnum())
+    return [_remove(folder, really=bool(call.args.get("remove"))) for folder in folders]
+
+
+def _remove(folder: Path, *, really: bool) -> dict[str, Any]:
+    told = {"path": str(folder), "size_bytes": folder_bytes(folder), "removed": False, "why": ""}
+    # Its interpreter is named by its path, as agents and ranks are started.
+    if any(str(folder) in process.command() for process in all_processes()):
+        return {**told, "why": "used"}
+    try:
+        with _locked(folder):
+            if really:
+                # Without its marker it is not whole, whatever happens next.
+                (folder / MARKER).unlink(missing_ok=True)
+                shutil.rmtree(folder)
+                Path(f"{folder}.lock").unlink(missing_ok=True)
+                told["removed"] = True
+    except HostError:
+        told["why"] = "used"
+    return told
+
+
 def _make(call: Call, folder: Path, lock: int) -> str | None:
     """Make it; returns what pip said where it could not reach its index."""
+    downloads = folder / ".downloads"
 
-    def run(argv: Sequence[str]) -> Outcome:
+    def run(argv: Sequence[str], on_line: Callable[[str], None] = lambda _: None) -> Outcome:
+        def told(line: str) -> None:
+            call.send({"line": line})
+            on_line(line)
+
         return run_program(
             argv,
             # The lock is pip's too: an agent that is killed leaves it working.
             pass_fds=(lock,),
-            # A person's PYTHONPATH would count as installed.
-            env={"PYTHONPATH": None, "PYTHONHOME": None},
+            # A person's PYTHONPATH would count as installed. /tmp may be too small for torch.
+            env={"PYTHONPATH": None, "PYTHONHOME": None, "TMPDIR": str(downloads)},
             cancelled=call.cancelled,
-            on_line=lambda line: call.send({"line": line}),
+            on_line=told,
         )
 
+    private_folder(downloads)
     made = run([call.args["python"], "-m", "venv", str(folder)])
     if not made.ok:
         raise _failed(folder, f"{call.args['python']} -m venv", made)
     (folder / "requirements.txt").write_text("\n".join(call.args["requirements"]) + "\n")
-    with _wheel_folder(call.args.get("wheels")) as wheels:
-        installed = run(_pip_command(folder, call.args["options"], wheels))
-    if not installed.ok:
+    with (
+        _wheel_folder(call.args.get("wheels")) as wheels,
+        InstallWatch(folder, downloads, wheels, call.send) as watch,
+    ):
+
+        def follow(line: str) -> None:
+            if line.startswith("Installing collected"):
+                watch.unpacking()
+
+        installed = run(_pip_command(folder, call.args["options"], wheels), follow)
+    if installed.ok:
+        # What is imported is compiled now, and not while the first run waits for it.
+        run([str(_python_of(folder)), "-c", "import torch"])
+    else:
         said = (installed.stderr + b"\n" + installed.stdout).decode(errors="replace")
         if _UNREACHABLE.search(said) and wheels is None:
             return _last_lines(installed)
         raise _failed(folder, "pip install", installed)
+    shutil.rmtree(downloads, ignore_errors=True)
     _write_marker(folder, call)
     # 200 MB and more need not lie here twice.
     for _, digest in call.args.get("wheels") or ():
@@ -153,6 +203,8 @@ def _make(call: Call, folder: Path, lock: int) -> str | None:
 def _pip_command(folder: Path, options: Sequence[str], wheels: Path | None) -> list[str]:
     command = [str(_python_of(folder)), "-m", "pip", "install", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--retries", "1"]
+    # Most of it is never imported: bytecode for all would take longer than the rest.
+    command += ["--no-compile"]
     if wheels is not None:
         command += ["--no-index", "--find-links", str(wheels)]
     return [*command, *options, "-r", str(folder / "requirements.txt")]

@@ -22,14 +22,14 @@ from yoked.launch.environment import (
     trains_here,
 )
 from yoked.launch.requirements import requirements_digest
-from yoked.launch.wheels import fetch_wheels
+from yoked.launch.wheels import WheelSizes, fetch_wheels, wheel_sizes
 from yoked.remote.client import AgentClient
-from yoked.units import listed
+from yoked.units import format_bytes, listed
 
 Build = Literal["cpu", "cuda"]
 # pip is silent while it unpacks a wheel of 2 GB on a slow disk.
 _SILENCE_S = 900.0
-# Hosts share this machine's: one after another is as fast, and can be followed.
+# Hosts share this machine's: one after another is as fast.
 _CABLE = threading.Lock()
 
 
@@ -75,6 +75,27 @@ def check_environment(
     return _look(client, host, python, requirements, "present" if host.python is None else "named")
 
 
+@dataclass(frozen=True)
+class InstallPlan:
+    """What would be made on a host. base: what its agent answered to `environment_base`; build,
+    index: of torch, and where pip also looks for it. size: of what is fetched; None: not known.
+    """
+
+    host: str
+    base: Mapping[str, Any]
+    build: Build
+    index: str | None
+    size: WheelSizes | None
+
+    def __str__(self) -> str:
+        where = f" from {self.index}" if self.index else ""
+        amount = "of a size that no index told" if self.size is None else str(self.size)
+        return (
+            f"{self.host}: Python {self.base['version']} at {self.base['python']}, torch for "
+            f"{self.build}{where}; {amount}, downloaded there or sent from here"
+        )
+
+
 def install_environment(
     client: AgentClient,
     host: Host,
@@ -86,6 +107,17 @@ def install_environment(
 
     say: takes a line for people now and then.
     """
+    plan = plan_environment(client, host, wishes, say)
+    if isinstance(plan, HostEnvironment):
+        return plan
+    say(str(plan))
+    return make_environment(client, host, plan, wishes, say, progress)
+
+
+def plan_environment(
+    client: AgentClient, host: Host, wishes: InstallOptions, say: Callable[[str], None]
+) -> HostEnvironment | InstallPlan:
+    """What would be made on a host, or what is there already. Changes nothing. Raises HostError."""
     if host.python is not None or trains_here(host):
         return check_environment(client, host, wishes.requirements)
     digest = requirements_digest(wishes.requirements)
@@ -100,9 +132,21 @@ def install_environment(
         timeout_s=_SILENCE_S,
     )
     build, index = _choose_build(host, client.call("facts"), wishes, say)
-    where = f" from {index}" if index else ""
-    say(f"{host.name}: Python {base['version']} at {base['python']}, torch for {build}{where}")
-    python = _make(client, digest, base, build, index, wishes, say, progress)
+    size = wheel_sizes(base, wishes.requirements, _pip_options(index))
+    return InstallPlan(host.name, base, build, index, size)
+
+
+def make_environment(
+    client: AgentClient,
+    host: Host,
+    plan: InstallPlan,
+    wishes: InstallOptions,
+    say: Callable[[str], None],
+    progress: Progress | None = None,
+) -> HostEnvironment:
+    """Make what was planned. Raises HostError. progress: gets one stage at a time."""
+    build, index = plan.build, plan.index
+    python = _make(client, plan, wishes, say, progress)
     made = _look(client, host, python, wishes.requirements, "made")
     if index is not None and {build, made.torch_build} == {"cpu", "cuda"}:
         say(f"{host.name}: torch came for {made.torch_build}: pip there found none at {index}")
@@ -135,50 +179,58 @@ def _choose_build(
     return build, torch_index(() if build == "cpu" else cards or [{}])
 
 
+def _pip_options(index: str | None) -> list[str]:
+    return [] if index is None else ["--extra-index-url", index]
+
+
 def _make(
     client: AgentClient,
-    digest: str,
-    base: dict[str, Any],
-    build: Build,
-    index: str | None,
+    plan: InstallPlan,
     wishes: InstallOptions,
     say: Callable[[str], None],
     progress: Progress | None,
 ) -> str:
     """Make it from the host's index, else from wheels that are sent; returns its interpreter."""
-    options = [] if index is None else ["--extra-index-url", index]
+    options = _pip_options(plan.index)
     order: dict[str, Any] = {
-        "digest": digest,
-        "python": base["python"],
+        "digest": requirements_digest(wishes.requirements),
+        "python": plan.base["python"],
         "requirements": list(wishes.requirements),
         "options": options,
-        "build": build,
+        "build": plan.build,
         "anew": wishes.anew,
     }
+    size_bytes = None if plan.size is None else plan.size.known_bytes
     if not wishes.offline:
-        made = _order(client, order, say)
+        made = _order(client, order, progress, size_bytes)
         if "made" in made:
             return str(made["made"])
         say(f"{client.host}: pip there reaches no index; fetching its wheels here")
-    wheels = fetch_wheels(client.host, base, wishes.requirements, options)
+    wheels = fetch_wheels(client.host, plan.base, wishes.requirements, options)
     with _CABLE:
         sent_bytes = push_blobs(client, wheels, progress)
-    say(f"{client.host}: {len(wheels)} wheels are there, {sent_bytes:,} bytes sent")
+    say(f"{client.host}: {len(wheels)} wheels are there, {format_bytes(sent_bytes)} sent")
     names = [[path.name, sha256] for sha256, path in wheels.items()]
-    return str(_order(client, {**order, "options": [], "wheels": names}, say)["made"])
+    order = {**order, "options": [], "wheels": names}
+    return str(_order(client, order, progress, None)["made"])
 
 
 def _order(
-    client: AgentClient, order: dict[str, Any], say: Callable[[str], None]
+    client: AgentClient,
+    order: dict[str, Any],
+    progress: Progress | None,
+    size_bytes: int | None,
 ) -> dict[str, Any]:
-    """Have an environment made; what the agent said at the end."""
+    """Have an environment made; what the agent said at the end. size_bytes: of what comes."""
     for part in client.stream("environment_make", timeout_s=_SILENCE_S, **order):
-        if "line" not in part.content:
-            return dict(part.content)
-        line = part.content["line"]
-        # Of what pip says, what takes minutes.
-        if line.lstrip().startswith(("Downloading", "Installing collected")):
-            say(f"{client.host}: {line.strip()[:100]}")
+        told = part.content
+        if "stage" in told and progress is not None:
+            total = told["total"] or size_bytes
+            # Of what else pip keeps there, an estimate may know nothing.
+            done = told["done"] if total is None else min(told["done"], total)
+            progress.update(str(told["stage"]), done, total, "bytes")
+        elif "line" not in told and "stage" not in told:
+            return dict(told)
     raise fault("install-silent", host=client.host)
 
 
@@ -199,3 +251,14 @@ def _look(
     differing = tuple(differences(requirements, found))
     build = found.torch.get("build")
     return HostEnvironment(host.name, python, found.python, state, differing, build)
+
+
+def environments_of(client: AgentClient, *, remove: bool = False) -> list[dict[str, Any]]:
+    """The environments that `install` made on a host, as its agent tells them. Raises HostError.
+
+    remove: each goes that no process uses.
+    """
+    found: list[dict[str, Any]] = client.call(
+        "environment_remove", remove=remove, timeout_s=_SILENCE_S
+    )
+    return found

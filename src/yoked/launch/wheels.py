@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import json
 import subprocess
 import sys
+import threading
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +19,11 @@ from filelock import FileLock
 
 from yoked.agent.environments import last_errors
 from yoked.core.faults import fault
-from yoked.core.fs import sha256_of
+from yoked.core.fs import scratch_folder, sha256_of
+from yoked.core.parallel import at_once
+from yoked.errors import YokedError
 from yoked.paths import cache_root, private_folder
+from yoked.units import format_bytes, plural
 
 # The first glibc that manylinux names in this way, by machine. Source: PEP 600.
 _OLDEST_GLIBC = {"x86_64": 5, "i686": 5}
@@ -22,6 +31,8 @@ _OTHER_OLDEST_GLIBC = 17
 # Their names from before PEP 600, by the minor version of glibc 2.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST_MAC = 11
+# Sizes are told before anything begins, and nobody waits long for them.
+_SIZES_S, _HEAD_S = 60.0, 10.0
 
 
 def fetch_wheels(
@@ -50,19 +61,104 @@ def _folder(base: Mapping[str, Any], requirements: Sequence[str], options: Seque
 
 
 def _download(host: str, base: Mapping[str, Any], folder: Path, options: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
-    command += ["--quiet", "--only-binary", ":all:", "--dest", str(folder)]
-    command += ["--python-version", base["version"], "--implementation", "cp"]
-    for tag in platform_tags(base):
-        command += ["--platform", tag]
-    for abi in (f"cp{base['version'].replace('.', '')}", "abi3", "none"):
-        command += ["--abi", abi]
-    command += [*options, "-r", str(folder / "requirements.txt")]
+    command = [*_pip("download"), "--quiet", "--dest", str(folder)]
+    command += _for_platform(base, options, folder / "requirements.txt")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise fault(
             "wheels-not-found", host=host, said=last_errors(done.stderr), python=sys.executable
         )
+
+
+def _pip(verb: str) -> list[str]:
+    return [sys.executable, "-m", "pip", verb, "--disable-pip-version-check", "--no-input"]
+
+
+def _for_platform(base: Mapping[str, Any], options: Sequence[str], file: Path) -> list[str]:
+    """What of pip's command line says for which machine, and what. file: of requirements."""
+    words = ["--only-binary", ":all:", "--python-version", base["version"]]
+    words += ["--implementation", "cp"]
+    for tag in platform_tags(base):
+        words += ["--platform", tag]
+    for abi in (f"cp{base['version'].replace('.', '')}", "abi3", "none"):
+        words += ["--abi", abi]
+    return [*words, *options, "-r", str(file)]
+
+
+@dataclass(frozen=True)
+class WheelSizes:
+    """How much a host needs: of so many packages, and of how many an index told no size."""
+
+    packages: int
+    known_bytes: int
+    unknown: int = 0
+
+    def __str__(self) -> str:
+        more = f" and {self.unknown} of unknown size" if self.unknown else ""
+        return f"{plural(self.packages, 'package')}, {format_bytes(self.known_bytes)}{more}"
+
+
+# Hosts are asked about at the same time, and like ones need the same.
+_one_at_a_time = threading.Lock()
+_known_sizes: dict[Path, WheelSizes | None] = {}
+
+
+def wheel_sizes(
+    base: Mapping[str, Any], requirements: Sequence[str], options: Sequence[str]
+) -> WheelSizes | None:
+    """What pip would fetch for a host, as the index of this machine has it; nothing is fetched.
+
+    None: pip here could not tell. base, options: as of `fetch_wheels`.
+    """
+    try:
+        folder = _folder(base, requirements, options)
+    except YokedError:
+        # No wheel is known to fit: pip there may build them.
+        return None
+    with _one_at_a_time:
+        if folder not in _known_sizes:
+            if (folder / "complete").exists():
+                sizes = [path.stat().st_size for path in folder.glob("*.whl")]
+                _known_sizes[folder] = WheelSizes(len(sizes), sum(sizes))
+            else:
+                _known_sizes[folder] = _asked_sizes(base, requirements, options)
+        return _known_sizes[folder]
+
+
+def _asked_sizes(
+    base: Mapping[str, Any], requirements: Sequence[str], options: Sequence[str]
+) -> WheelSizes | None:
+    with scratch_folder("sizes") as scratch:
+        (scratch / "requirements.txt").write_text("\n".join(requirements) + "\n")
+        report = scratch / "report.json"
+        # Only for a target may pip speak of another machine.
+        command = [*_pip("install"), "--dry-run", "--ignore-installed", "--quiet", "--retries", "1"]
+        command += ["--target", str(scratch / "nothing"), "--report", str(report)]
+        command += _for_platform(base, options, scratch / "requirements.txt")
+        try:
+            subprocess.run(command, capture_output=True, timeout=_SIZES_S, check=True)
+            found = json.loads(report.read_text(encoding="utf-8"))["install"]
+            urls = [str(each["download_info"]["url"]) for each in found]
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+            return None
+    sizes = at_once(_size_of, urls)
+    known = [size for size in sizes if size is not None]
+    return WheelSizes(len(sizes), sum(known), len(sizes) - len(known))
+
+
+def _size_of(url: str) -> int | None:
+    """The bytes behind an address of pip's; None: it does not say."""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        if parts.scheme == "file":
+            return Path(urllib.request.url2pathname(parts.path)).stat().st_size
+        if parts.scheme != "https":
+            return None
+        request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - it is https
+        with urllib.request.urlopen(request, timeout=_HEAD_S) as answer:  # noqa: S310
+            return int(answer.headers["Content-Length"])
+    except (OSError, ValueError, TypeError, http.client.HTTPException):
+        return None
 
 
 def platform_tags(base: Mapping[str, Any]) -> list[str]:

@@ -475,6 +475,9 @@ RESULTS: Mapping[str, Rule] = {
             "mac_version": mac_version,
         }
     ),
+    "environment_remove": each(
+        complete({"path": path, "size_bytes": count, "removed": flag, "why": one_of("", "used")})
+    ),
     "job_list": each(_JOB),
     "job_status": _JOB,
     "job_listeners": named(
@@ -507,7 +510,16 @@ RESULTS: Mapping[str, Rule] = {
 PARTS: Mapping[str, Rule] = {
     "listen": complete({"port": port, "more": all_of(optional(port))}),
     "file_read": nothing,
-    "environment_make": any_of(*(complete({key: text}) for key in ("line", "made", "unreachable"))),
+    "environment_make": any_of(
+        *(complete({key: text}) for key in ("line", "made", "unreachable")),
+        complete(
+            {
+                "stage": one_of("downloading", "unpacking"),
+                "done": count,
+                "total": optional(count),
+            }
+        ),
+    ),
     "job_logs": any_of(
         complete({"begin": named(text, count, strict=True)}),
         complete(

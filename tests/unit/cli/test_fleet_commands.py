@@ -10,11 +10,11 @@ from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.cli.commands import hosts, init
-from yoked.cli.commands.hosts import Look
 from yoked.errors import HostError, UsageError
 from yoked.fleet.choose import Choice
 from yoked.fleet.file import load_fleet
 from yoked.fleet.model import Host
+from yoked.workflows.looks import Look, cores_text, gpus_text
 
 FACTS: dict[str, Any] = {
     "hostname": "tower",
@@ -81,12 +81,12 @@ def test_a_fleet_of_this_machine_needs_no_network(
 def test_cores_are_told_in_short(cores: int, fast: int, usable: int, text: str) -> None:
     facts = {"cores": cores, "fast_cores": fast, "usable_cores": usable}
 
-    assert hosts.cores_text(facts) == text
+    assert cores_text(facts) == text
 
 
 def test_gpus_of_one_kind_are_counted() -> None:
-    assert hosts.gpus_text([]) == "none"
-    assert hosts.gpus_text([{"name": "T4"}, {"name": "A2"}, {"name": "T4"}]) == "2 x T4, A2"
+    assert gpus_text([]) == "none"
+    assert gpus_text([{"name": "T4"}, {"name": "A2"}, {"name": "T4"}]) == "2 x T4, A2"
 
 
 def test_init_shows_the_link_that_was_proved() -> None:

@@ -14,13 +14,13 @@ from cyclopts import App
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands import install
-from yoked.cli.commands.hosts import ask_all, reach_quietly
 from yoked.cli.output import Output
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.model import Fleet, Host
 from yoked.launch.environment import Difference
 from yoked.launch.install import HostEnvironment
 from yoked.remote.client import AgentClient
+from yoked.workflows.looks import ask_all, reach_quietly
 
 GOOD = HostEnvironment("desk", "/envs/1/bin/python", "3.12.4", "made", ())
 NAMED = HostEnvironment(

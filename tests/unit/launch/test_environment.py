@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -34,10 +36,12 @@ from yoked.launch.install import (
     HostEnvironment,
     InstallOptions,
     check_environment,
+    environments_of,
     install_environment,
+    plan_environment,
 )
 from yoked.launch.requirements import closure, requirements_digest, train_requirements
-from yoked.launch.wheels import fetch_wheels, platform_tags
+from yoked.launch.wheels import WheelSizes, fetch_wheels, platform_tags, wheel_sizes
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
 
@@ -111,6 +115,12 @@ def fake_base(folder: Path, *, version: list[int] | None = None, able: bool = Tr
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("YOKED_DATA_HOME", str(tmp_path / "data"))
     return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def no_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks an index how large it would be."""
+    monkeypatch.setattr("yoked.launch.install.wheel_sizes", lambda *_: None)
 
 
 @pytest.fixture
@@ -636,3 +646,119 @@ def test_wheels_that_nobody_has_are_named(tmp_path: Path, monkeypatch: pytest.Mo
 
     with raises_fault("wheels-not-found"):
         fetch_wheels("attic", base, ["tinyone==1.0"], [])
+
+
+# ---- how much, how far, and away again ----
+
+
+def test_a_plan_says_what_would_be_made_and_makes_nothing(
+    agent: AgentClient, base: FakeBase, own_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "yoked.launch.install.wheel_sizes", lambda *_: WheelSizes(54, 331_000_000, 1)
+    )
+    wishes = InstallOptions(WANTED, python=str(base.python))
+
+    plan = plan_environment(agent, Host("attic"), wishes, lambda line: None)
+
+    assert "54 packages, 331 MB and 1 of unknown size" in str(plan)
+    assert environments(own_data) == []
+
+
+def test_a_host_that_unpacks_tells_how_far_it_is(agent: AgentClient, base: FakeBase) -> None:
+    told: list[tuple[str, int, int | None, str]] = []
+
+    class Bar:
+        def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+            told.append((stage, done, total, unit))
+
+    base.pip_does(
+        """
+import os, time, zipfile
+downloads = Path(os.environ["TMPDIR"])
+with zipfile.ZipFile(downloads / "tinyone-1.0-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("tinyone.py", "#" * 5_000)
+time.sleep(1.3)
+print("Installing collected packages: tinyone", flush=True)
+packages = Path(sys.argv[0]).parents[1] / "lib"
+packages.mkdir()
+(packages / "tinyone.py").write_text("#" * 5_000)
+time.sleep(1.3)
+"""
+    )
+    wishes = InstallOptions(WANTED, python=str(base.python))
+
+    install_environment(agent, Host("attic"), wishes, lambda line: None, Bar())
+
+    assert {stage for stage, *_ in told} == {"downloading", "unpacking"}
+    assert told[-1][0] == "unpacking"
+    assert told[-1][2:] == (5_000, "bytes")
+
+
+def test_what_install_made_is_removed_and_nothing_else(
+    agent: AgentClient, base: FakeBase, own_data: Path
+) -> None:
+    made = Path(install(agent, base).python).parents[1]
+    (own_data / "other").mkdir()
+
+    there = environments_of(agent)
+    removed = environments_of(agent, remove=True)
+
+    assert [(each["path"], each["removed"]) for each in there] == [(str(made), False)]
+    assert [(each["path"], each["removed"]) for each in removed] == [(str(made), True)]
+    assert sorted(path.name for path in own_data.rglob("*")) == ["envs", "other"]
+    assert install(agent, base).state == "made"
+
+
+def test_an_environment_that_a_process_uses_stays(
+    agent: AgentClient, base: FakeBase, own_data: Path
+) -> None:
+    made = Path(install(agent, base).python).parents[1]
+    user = subprocess.Popen(["sh", "-c", f"sleep 60; : {made}/bin/python"])
+    try:
+        (left,) = environments_of(agent, remove=True)
+    finally:
+        user.kill()
+        user.wait()
+
+    assert (left["removed"], left["why"]) == (False, "used")
+    assert made.is_dir()
+
+
+def test_sizes_are_those_of_the_wheels_that_pip_would_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    made = tiny_wheel(tmp_path)
+
+    sizes = wheel_sizes(LINUX, ("tinyone==1.0",), ())
+    missing = wheel_sizes(LINUX, ("tinytwo==1.0",), ())
+
+    assert sizes == WheelSizes(1, made.stat().st_size)
+    assert missing is None
+    assert not list((tmp_path / "cache").rglob("*.whl"))
+
+
+LINUX = {
+    "version": "3.12",
+    "system": "Linux",
+    "machine": "x86_64",
+    "libc": "glibc",
+    "libc_version": "2.36",
+    "mac_version": "",
+}
+
+
+def tiny_wheel(folder: Path) -> Path:
+    path = folder / "tinyone-1.0-py3-none-any.whl"
+    info = "tinyone-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("tinyone.py", "VERSION = 1\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tinyone\nVersion: 1.0\n")
+        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", tags)
+        wheel.writestr(f"{info}/RECORD", "")
+    return path

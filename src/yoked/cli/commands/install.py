@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.hosts import ask_all, reach_quietly
 from yoked.cli.flags import FleetFile, JsonFlag, same_fleet
+from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
-from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
-from yoked.fleet.model import HERE, Fleet, Host
-from yoked.launch.requirements import train_requirements
-from yoked.remote.client import AgentClient
+from yoked.fleet.model import HERE, Fleet
+from yoked.units import format_bytes, plural
 
 if TYPE_CHECKING:
     from yoked.launch.install import HostEnvironment
@@ -57,20 +56,36 @@ def command(
         bool, Parameter(help="Make it anew where it is there, and does not work.", negative="")
     ] = False,
     check: Annotated[bool, Parameter(help="Look, and change nothing.", negative="")] = False,
+    undo: Annotated[
+        bool,
+        Parameter(help="Remove what install made on the hosts, and nothing else.", negative=""),
+    ] = False,
+    yes: Annotated[bool, Parameter(help="With --undo: do not ask.", negative="")] = False,
     json_output: JsonFlag = False,
 ) -> int:
     """Make on every host an environment with exactly the versions that are here, or check it.
 
     A host whose `python` is named in yoked.toml is checked only. Hosts that reach no package index
-    get their wheels from here.
+    get their wheels from here. What each host will get, and its size, is told before.
     """
-    given = {"--cuda": cuda, "--cpu": cpu, "--check": check, "--anew": anew}
-    for one, other in (("--cuda", "--cpu"), ("--check", "--anew")):
+    given = {"--cuda": cuda, "--cpu": cpu, "--check": check, "--anew": anew, "--undo": undo}
+    others = ("--check", "--anew", "--cuda", "--cpu")
+    for one, other in (("--cuda", "--cpu"), others[:2], *(("--undo", each) for each in others)):
         if given[one] and given[other]:
             raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
-    from yoked.launch.install import InstallOptions, check_environment, install_environment
+    if yes and not undo:
+        raise UsageError("--yes is for --undo: install asks nothing", fix="leave --yes out")
+    from yoked.console import HostsProgress
+    from yoked.launch.install import InstallOptions, InstallPlan
+    from yoked.launch.requirements import train_requirements
+    from yoked.workflows.environments import check_all, make_all, plan_all
+    from yoked.workflows.looks import reach_quietly
+    from yoked.workflows.passed import note_passed
 
     output = Output(json_mode=json_output)
+    wanted = selected(open_fleet(fleet), host)
+    if undo:
+        return _undo(wanted, output, yes=yes)
     wishes = InstallOptions(
         requirements=train_requirements(),
         build="cuda" if cuda else "cpu" if cpu else None,
@@ -79,16 +94,84 @@ def command(
         offline=offline,
         anew=anew,
     )
-    wanted = selected(open_fleet(fleet), host)
-    with closing(StageProgress(output.console)) as progress, reach_quietly(wanted) as hosts:
+    with closing(HostsProgress(output.console)) as progress, reach_quietly(wanted) as hosts:
+        if check:
+            return report(check_all(hosts, wishes.requirements), output, same_fleet(fleet))
+        notes: list[str] = []
+        with StatusLine(output) as status:
+            status.show("what is there, and how much is to come")
+            planned = plan_all(hosts, wishes, notes.append)
+        notes += [str(each) for each in planned.values() if isinstance(each, InstallPlan)]
+        for line in notes:
+            output.say(line)
 
-        def act(each: Host, client: AgentClient) -> HostEnvironment:
-            if check:
-                return check_environment(client, each, wishes.requirements)
-            return install_environment(client, each, wishes, output.say, progress)
+        def say(line: str) -> None:
+            progress.close()
+            output.say(line)
 
-        found = ask_all(hosts, act)
-    return report(found, output, same_fleet(fleet))
+        found = make_all(hosts, planned, wishes, say, progress)
+    status_code = report(found, output, same_fleet(fleet))
+    if status_code == 0 and not host:
+        note_passed(wanted, "install", f"{plural(len(found), 'host')} can train")
+    return status_code
+
+
+def _undo(wanted: Fleet, output: Output, *, yes: bool) -> int:
+    """`yoked install --undo`: the exit status."""
+    from yoked.workflows.environments import remove_all
+    from yoked.workflows.looks import reach_quietly
+    from yoked.workflows.passed import forget_passed
+
+    with reach_quietly(wanted) as hosts:
+        found = remove_all(hosts, really=False)
+        lines = _environment_lines(found)
+        agreed = bool(lines) and (yes or _asked(lines, output))
+        if agreed:
+            found = remove_all(hosts, really=True)
+    if agreed:
+        forget_passed(wanted, "install")
+    failures = {name: each for name, each in found.items() if isinstance(each, YokedError)}
+    there = {name: each for name, each in found.items() if not isinstance(each, YokedError)}
+    left = any(not each["removed"] for own in there.values() for each in own)
+    verdict = "nothing that install made is there"
+    if lines:
+        verdict = "removed:" if agreed else "would remove:"
+    output.result(
+        {
+            "ok": not failures and not left,
+            "removed": agreed,
+            "hosts": [
+                *({"name": name, "environments": own} for name, own in there.items()),
+                *(
+                    {"name": name, "what": each.what, "fix": list(each.fix)}
+                    for name, each in failures.items()
+                ),
+            ],
+        },
+        verdict=verdict,
+        evidence=[*_environment_lines(found), *(each.what for each in failures.values())],
+        next_commands=[f"yoked install --undo{wanted.flag} --yes"] if lines and not agreed else [],
+    )
+    return 1 if failures or (agreed and left) else 0
+
+
+def _environment_lines(found: Mapping[str, list[dict[str, Any]] | YokedError]) -> list[str]:
+    return [
+        f"{name}: {each['path']}, {format_bytes(each['size_bytes'])}"
+        + (": left, a process uses it" if each["why"] else "")
+        for name, own in found.items()
+        if not isinstance(own, YokedError)
+        for each in own
+    ]
+
+
+def _asked(lines: Sequence[str], output: Output) -> bool:
+    """Whether the person says yes; without a terminal nobody can."""
+    if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
+        return False
+    for line in lines:
+        output.say(f"  {line}")
+    return output.asks("Remove all of this?")
 
 
 def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
@@ -109,7 +192,7 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
 
 
 def report(
-    found: dict[str, HostEnvironment | YokedError], output: Output, fleet_flag: str = ""
+    found: Mapping[str, HostEnvironment | YokedError], output: Output, fleet_flag: str = ""
 ) -> int:
     """Say how hosts stand; returns the exit status."""
     good = [
