@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 # By what a person does, in the order of use. Each command is a module of yoked.cli.commands: its
 # `command`, or the `app` that holds its own commands.
 _GROUPS = {
-    "Set up": ("init:command", "trust:command", "install:command", "hosts:command", "data:app"),
+    "Set up": (
+        "up:command",
+        "init:command",
+        "trust:command",
+        "install:command",
+        "hosts:command",
+        "data:app",
+    ),
     "Check": ("doctor:command", "probe:command", "plan:command", "bench:command"),
     "Train": ("train:command", "run:command", "manifest:command"),
     "Look on": (
@@ -114,12 +121,15 @@ def _without(problem: ModuleNotFoundError, output: Output, tokens: Sequence[str]
 
 
 def _run(tokens: list[str]) -> object:
+    if tokens in ([], ["--json"]):
+        from yoked.cli.commands import here
+
+        return here.command(json_output=bool(tokens))
     app = build_app()
-    if not tokens or tokens[0] not in _NAMES:
+    if tokens[0] not in _NAMES:
         # The page that lists them shows what each does.
         app.resolved_commands()
-    alone = not tokens or tokens in _FAMILIES
-    is_page = alone or not set(_PAGES).isdisjoint(own_flags(tokens))
+    is_page = tokens in _FAMILIES or not set(_PAGES).isdisjoint(own_flags(tokens))
     # Other lines do without rich, which takes a while to import.
     console = _page_console() if is_page else None
     return app(tokens, console=console, exit_on_error=False, print_error=False)

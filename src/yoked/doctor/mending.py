@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.fixing import (
@@ -19,7 +19,7 @@ from yoked.doctor.fixing import (
     still_there,
     undo_fix,
 )
-from yoked.doctor.judge import Examiner, Seen, connect
+from yoked.doctor.judge import Seen, connect
 from yoked.doctor.render import error_lines
 from yoked.fleet.file import read_fleet
 from yoked.fleet.model import Fleet
@@ -42,6 +42,13 @@ class Mended:
     commands: tuple[str, ...] = ()
     said: str = ""
 
+    @property
+    def text(self) -> str:
+        """How it went, in a line."""
+        where = f" on {', '.join(self.finding.hosts)}" if self.finding.hosts else ""
+        said = f": {self.said}" if self.said else ""
+        return f"{self.finding.check}{where}: {self.state}{said}"
+
     def to_dict(self) -> dict[str, Any]:
         """For programs."""
         return {
@@ -53,9 +60,17 @@ class Mended:
         }
 
 
+class Look(Protocol):
+    """Looks at a fleet, and judges, as `judge.Examiner` does."""
+
+    def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
+        """Look. quick: None is as was asked for."""
+        ...
+
+
 def mend(
     seen: Seen,
-    examiner: Examiner,
+    examiner: Look,
     fleet_now: Callable[[], Fleet],
     *,
     ask: Ask,
@@ -88,7 +103,7 @@ def _key(finding: Finding) -> _Key:
 class _Mender:
     """Goes through findings, and keeps how it went with each that was tried."""
 
-    examiner: Examiner
+    examiner: Look
     fleet_now: Callable[[], Fleet]
     ask: Ask
     note: Callable[[Mended], None]

@@ -188,7 +188,7 @@ def test_help_shows_commands_in_the_order_of_use(capsys: pytest.CaptureFixture[s
 
     page = capsys.readouterr().out
     shown = [line.split()[1] for line in page.splitlines() if re.match(r"(╭─|│) [A-Za-z]", line)]
-    assert shown[:7] == ["Set", "init", "trust", "install", "hosts", "data", "Check"]
+    assert shown[:7] == ["Set", "up", "init", "trust", "install", "hosts", "data"]
     assert shown.index("doctor") < shown.index("train") < shown.index("attach") < shown.index("lab")
 
 

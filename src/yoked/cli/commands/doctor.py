@@ -125,6 +125,7 @@ def command(
     """
     from yoked.cli.commands import doctor_text as text
     from yoked.doctor.judge import replayed
+    from yoked.workflows.passed import forget_passed, note_passed
 
     output = Output(json_mode=json_output)
     flags.check()
@@ -138,16 +139,21 @@ def command(
     else:
         opened = open_fleet(fleet)
         seen, mended = _examine(opened, lambda: open_fleet(fleet), flags, output)
-    return text.report(
+    status = text.report(
         seen, output, opened, mended, bandwidth=flags.bandwidth, bundle_path=flags.bundle
     )
+    if opened is not None and status == 0 and not flags.quick:
+        note_passed(opened, "doctor", "nothing is in the way of a run")
+    elif opened is not None and status:
+        forget_passed(opened, "doctor")
+    return status
 
 
 def _examine(
     fleet: Fleet, reopen: Callable[[], Fleet], flags: DoctorFlags, output: Output
 ) -> tuple[Seen, Sequence[Mended] | None]:
     """Look, and mend where that is wanted: None where it is not."""
-    from yoked.cli.commands.doctor_text import asker, outcome_text
+    from yoked.cli.commands.doctor_text import asker
     from yoked.doctor.catalog import check_named
     from yoked.doctor.judge import Examiner
     from yoked.doctor.mending import mend
@@ -176,7 +182,7 @@ def _examine(
         examiner,
         reopen,
         ask=ask,
-        note=lambda outcome: output.note(outcome_text(outcome)),
+        note=lambda outcome: output.note(outcome.text),
         sudo=flags.sudo,
         only=flags.only,
     )

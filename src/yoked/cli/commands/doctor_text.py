@@ -117,18 +117,11 @@ def asker(output: Output, *, yes: bool, flag: str) -> Ask:
     return ask
 
 
-def outcome_text(outcome: Mended) -> str:
-    """How it went with a finding, in a line."""
-    where = f" on {', '.join(outcome.finding.hosts)}" if outcome.finding.hosts else ""
-    said = f": {outcome.said}" if outcome.said else ""
-    return f"{outcome.finding.check}{where}: {outcome.state}{said}"
-
-
 def mended_lines(mended: Sequence[Mended]) -> Iterator[str]:
     """How it went, a line for each finding."""
     yield "fixes:"
     for outcome in mended:
-        yield from indented(wrapped("", outcome_text(outcome), width() - 2, hang=4), 2)
+        yield from indented(wrapped("", outcome.text, width() - 2, hang=4), 2)
         yield from indented(outcome.commands, 4)
     if any(outcome.commands for outcome in mended):
         yield "  yoked doctor --undo    takes back what was done"

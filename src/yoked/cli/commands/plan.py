@@ -20,7 +20,6 @@ from yoked.fleet.file import open_fleet
 from yoked.units import parse_bytes
 
 if TYPE_CHECKING:
-    from yoked.plan.search import Plan
     from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
@@ -122,7 +121,7 @@ def command(
     if any_model.params is not None:
         plan_any_model(any_model, output)
         return 0
-    from yoked.cli.commands.plan_text import plan_lines, plan_payload
+    from yoked.cli.commands.plan_text import plan_lines, plan_payload, train_commands
     from yoked.plan.explain import Target, verdict
     from yoked.plan.search import make_plan
     from yoked.plan.simulated_fleet import add_hosts, load_simulated, parse_added
@@ -161,7 +160,7 @@ def command(
         verdict=verdict(plan),
         evidence=plan_lines(plan, measurement, target, names, larger, simulated=simulate),
         # Simulated hosts cannot train.
-        next_commands=[] if simulate or added else _next_commands(plan, flags, fleet),
+        next_commands=[] if simulate or added else train_commands(plan, flags.to_args(), fleet),
     )
     return 1 if plan.chosen.over_memory else 0
 
@@ -208,17 +207,3 @@ def _prices(given: Sequence[str], hosts: Collection[str]) -> dict[str, float]:
                 fix=f"hosts are {', '.join(list(hosts)[:8])}",
             )
     return known
-
-
-def _next_commands(plan: Plan, flags: PlanFlags, fleet: Path | None) -> list[str]:
-    words = ["yoked train", *flags.to_args()]
-    words.append(f"--device-batch-size {plan.chosen.device_batch_size}")
-    commands = []
-    if len(plan.chosen.rows) > 1:
-        words.append(f"--sync {plan.chosen.sync}")
-    if plan.excluded:
-        fleet = Path("fewer.toml")
-        commands.append(f"yoked init {' '.join(plan.chosen.hosts)} --fleet {fleet}")
-    if fleet is not None:
-        words.append(f"--fleet {fleet}")
-    return [*commands, " ".join(words)]

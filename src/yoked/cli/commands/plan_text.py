@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoked.cli.flags import same_fleet
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import MIN_SPEEDUP
 from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, transfer_times
@@ -117,6 +120,25 @@ def plan_lines(
         )
     lines += ["", *_candidate_table(plan), "", *_bandwidth_lines(plan)]
     return lines
+
+
+def train_commands(
+    plan: Plan, flags: Sequence[str], fleet: Path | None, ssh_config: Path | None = None
+) -> list[str]:
+    """The lines that train as planned. flags: of the model, as `yoked train` takes them.
+
+    fleet: its file, where the line has to name it. ssh_config: what another file of fewer hosts
+    has to name.
+    """
+    words = ["yoked train", *flags, f"--device-batch-size {plan.chosen.device_batch_size}"]
+    commands = []
+    if len(plan.chosen.rows) > 1:
+        words.append(f"--sync {plan.chosen.sync}")
+    if plan.excluded:
+        fleet = Path("fewer.toml")
+        config = "" if ssh_config is None else f" --ssh-config {shlex.quote(str(ssh_config))}"
+        commands.append(f"yoked init {' '.join(plan.chosen.hosts)} --fleet {fleet}{config}")
+    return [*commands, f"{' '.join(words)}{same_fleet(fleet)}"]
 
 
 def _candidate_table(plan: Plan) -> list[str]:
