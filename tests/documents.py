@@ -25,7 +25,7 @@ from yoked.errors import UsageError
 
 REPOSITORY = Path(__file__).parents[1]
 # Their text comes from the code: other tests compare it.
-GENERATED = ("docs/reference/checks.md", "docs/reference/commands.md", "docs/reference/errors.md")
+GENERATED = tuple(f"docs/reference/{name}.md" for name in ("checks", "commands", "errors", "json"))
 FOR_OTHERS = ("ARCHITECTURE.md", "CHANGELOG.md")
 PAGES = sorted(
     name

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.distributed.conftest import DEADLINE_S, UNDRAWN, YOKED, until
+from tests.schemas import conforms
 
 pytestmark = pytest.mark.distributed
 
@@ -21,7 +22,7 @@ def yoked(lab: Any, *words: str) -> Any:
 
 
 def the_run(lab: Any) -> dict[str, Any]:
-    (row,) = yoked(lab, "runs", "--json").json["runs"]
+    (row,) = conforms("runs", yoked(lab, "runs", "--json").json)["runs"]
     found: dict[str, Any] = row
     return found
 
@@ -46,7 +47,7 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
 
     assert (while_it_runs["run"], while_it_runs["state"]) == ("night", "running")
     assert (while_it_runs["ranks"], while_it_runs["loss"] > 0) == (2, True)
-    assert stopped.json["state"] == "interrupted"
+    assert conforms("stop", stopped.json)["state"] == "interrupted"
     assert seen.status == 130
     assert "model: " in said
     assert resumed.status == 0, resumed.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.commands import finish, start
+from tests.schemas import conforms
 
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
@@ -76,7 +77,7 @@ def test_the_table_has_each_host_alone_several_processes_and_all_hosts(
     done = finish(process, LIMIT_S)
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = conforms("bench", json.loads(done.stdout))
     rows = {row["name"]: row for row in told["rows"]}
     assert list(rows) == [
         "1 process on alpha",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.lab.commands import run
+from tests.schemas import conforms
 
 from yoked.lab import faults
 from yoked.lab.lab import Lab
@@ -44,7 +45,7 @@ class Person:
         """Status, and what --json says."""
         done = self.types("doctor", *words, "--json")
         assert done.stdout, done.stderr
-        return done.returncode, json.loads(done.stdout)
+        return done.returncode, conforms("doctor", json.loads(done.stdout))
 
     def rules(self, host: str) -> str:
         return self.lab.host(host).tool(["nft", "list", "ruleset"]).stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.commands import run, start
+from tests.schemas import conforms
 
 from yoked.fleet.file import read_fleet
 from yoked.fleet.trust import remember
@@ -93,7 +94,7 @@ def test_training_on_two_hosts_is_the_training_of_one(lab: Lab, tmp_path: Path) 
 
     assert here.returncode == 0, here.stderr
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = conforms("train", json.loads(done.stdout))
     assert (result["steps"], result["dir"]) == (4, "runs/there")
     assert [host["name"] for host in result["hosts"]] == ["alpha", "beta"]
     assert losses(tmp_path / "runs/there") == pytest.approx(
@@ -124,7 +125,9 @@ def test_a_training_goes_on_from_another_controller(lab: Lab, tmp_path: Path) ->
     assert json.loads(done.stdout)["steps"] == 6
     assert len(losses(second / "runs/moved")) == 6
     # Each start is a job, and both are one run.
-    rows = [row for row in json.loads(listed.stdout)["runs"] if row["run"] == "moved"]
+    rows = [
+        row for row in conforms("runs", json.loads(listed.stdout))["runs"] if row["run"] == "moved"
+    ]
     assert [(row["job"], row["step"]) for row in rows] == [("moved.2", 6)]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.lab.commands import SOURCES, YOKED
+from tests.schemas import conforms
 
 from yoked.lab.lab import Lab
 from yoked.lab.process import until as became
@@ -53,7 +54,7 @@ class Cli:
     def json(self, *words: str) -> dict[str, Any]:
         done = self(*words, "--json")
         found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return conforms("lab-status", found) if words[0] == "status" else found
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -128,6 +129,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     try:
         done = commands("up", "two-hosts-1gbe", "--json")
         assert done.returncode == 0, done.stderr
+        conforms("lab-up", json.loads(done.stdout))
         yield commands
     finally:
         commands("down", "--all")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
 
 from yoked.cli.commands import probe
 from yoked.cli.commands.probe import ModelFlags
@@ -76,7 +77,7 @@ def test_links_collectives_and_steps_are_measured_and_kept(
 ) -> None:
     status = probe.command(model=SMALL, fleet=lab.fleet_file, quick=True, json_output=True)
 
-    told = json.loads(capsys.readouterr().out)
+    told = conforms("probe", json.loads(capsys.readouterr().out))
     assert status == 0, told
     links = {(each["from"], each["to"]): each for each in told["links"]}
     assert links.keys() == {("alpha", "beta"), ("beta", "alpha")}

@@ -1,9 +1,12 @@
-"""commands.md and errors.md of docs/reference, from the code: `make docs` writes them."""
+"""commands.md, errors.md and json.md of docs/reference: `make docs` writes them."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from yoked.cli.main import build_app
 from yoked.cli.output import BUG_STATUS, INTERRUPTED_STATUS
@@ -26,6 +29,16 @@ both see the same trouble, the code is the same.
 
 | kind | code | exit status | when |
 |---|---|---|---|
+"""
+_JSON = """\
+<!-- Written by `make docs` from schemas/; edit those instead. -->
+
+# What `--json` prints
+
+With `--json` a command prints exactly one JSON object on stdout; progress goes to stderr. These
+keys are promised, and more may be there. `_s` is seconds, `_bytes` bytes, a loss nats a token. The
+tables are made of the JSON Schemas in docs/reference/schemas, against which the tests hold what the
+commands print. `yoked logs` prints lines, and `yoked lab exec` is silent beside what it runs.
 """
 _CODES = """
 Wrong usage has one parameter, `flag`: the first flag that the sentence names, or `null`.
@@ -69,6 +82,29 @@ def error_reference() -> str:
     return _ERRORS + "\n".join(table) + "\n" + _CODES + "\n".join(rows) + "\n"
 
 
+def json_reference(schemas: Path) -> str:
+    """The keys that each schema of a folder promises, as Markdown."""
+    parts = [_JSON]
+    for path in sorted(schemas.glob("*.json")):
+        schema = json.loads(path.read_text(encoding="utf-8"))
+        parts.append(f"\n## {schema['title']}\n\n`schemas/{path.name}`\n")
+        parts.append("\n| key | type | what |\n|---|---|---|\n")
+        parts += [f"| `{name}` | {kind} | {what} |\n" for name, kind, what in _keys(schema)]
+    return "".join(parts)
+
+
+def _keys(schema: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str, str]]:
+    """Path, type and description of each key, those of objects in objects behind theirs."""
+    for key, value in schema.get("properties", {}).items():
+        inner = value.get("items", value)
+        name = f"{before}{key}[]" if "items" in value else f"{before}{key}"
+        kinds = value.get("type", "any")
+        choices = ", ".join(f"`{each}`" for each in value.get("enum", ()))
+        what = "; ".join(part for part in (value.get("description", ""), choices) if part)
+        yield name, " or ".join([kinds] if isinstance(kinds, str) else kinds), _cell(what)
+        yield from _keys(inner, f"{name}.")
+
+
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
@@ -77,3 +113,4 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     (folder / "commands.md").write_text(command_reference(), encoding="utf-8")
     (folder / "errors.md").write_text(error_reference(), encoding="utf-8")
+    (folder / "json.md").write_text(json_reference(folder / "schemas"), encoding="utf-8")

@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli import main as cli
 from yoked.cli.main import main
-from yoked.cli.reference import command_reference, error_reference
+from yoked.cli.reference import command_reference, error_reference, json_reference
 from yoked.errors import DataError
 
 HEAVY = ("torch", "numpy", "pyarrow", "matplotlib")
@@ -196,6 +196,14 @@ def test_the_command_reference_is_up_to_date() -> None:
     written = (REPOSITORY / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 
     assert written == command_reference(), "run `make docs`"
+
+
+def test_the_list_of_promised_keys_is_up_to_date() -> None:
+    folder = REPOSITORY / "docs" / "reference"
+
+    assert (folder / "json.md").read_text(encoding="utf-8") == json_reference(folder / "schemas"), (
+        "run `make docs`"
+    )
 
 
 def test_the_list_of_errors_is_up_to_date() -> None:

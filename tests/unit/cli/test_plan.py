@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
+from tests.schemas import conforms
 
 from yoked.cli.commands import plan
 from yoked.cli.commands.plan import PlanFlags
@@ -42,8 +43,7 @@ def probed(tmp_path: Path) -> Path:
 
 def answer(capsys: pytest.CaptureFixture[str], **given: Any) -> dict[str, Any]:
     assert plan.command(json_output=True, **given) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    return conforms("plan", json.loads(capsys.readouterr().out))
 
 
 def test_the_json_has_what_is_promised(probed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,7 @@ def test_the_json_of_any_model_has_the_times_of_the_line_that_was_named(
 ) -> None:
     assert main([*GPT2_760M, "--link", "5GbE", "--efficiency", "0.85", "--json"]) == 0
 
-    found = json.loads(capsys.readouterr().out)
+    found = conforms("plan-params", json.loads(capsys.readouterr().out))
 
     by_rate = {line["bit_per_s"]: line for line in found["links"]}
     assert by_rate.keys() == {1e9, 2.5e9, 5e9, 10e9, 400e9}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
+from tests.schemas import conforms
 from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
@@ -90,7 +91,7 @@ def test_a_tunnel_on_the_way_is_told(snapshot: SnapshotAssertion) -> None:
 def test_json_has_the_promised_keys_and_one_object() -> None:
     status, text = said(found(two_hosts()), json_mode=True)
 
-    told = json.loads(text)
+    told = conforms("probe", json.loads(text))
     assert status == 0
     assert {"from", "to", "interface", "family", "mtu_bytes", "rtt_s", "goodput_bytes_per_s"} <= (
         told["links"][0].keys()

@@ -6,6 +6,7 @@ import json
 import pickle
 
 import pytest
+from tests.schemas import conforms
 
 from yoked.cli.main import main
 from yoked.core.faults import FAULTS
@@ -35,7 +36,7 @@ def test_wrong_usage_names_its_flag_and_the_help(
 ) -> None:
     status = main([*argv, "--json"])
 
-    error = json.loads(capsys.readouterr().out)["error"]
+    error = conforms("usage", json.loads(capsys.readouterr().out))["error"]
     assert (status, error["code"], error["params"]) == (2, "usage", {"flag": flag})
     assert error["fix"]
 
@@ -71,5 +72,5 @@ def test_a_bug_and_an_interrupt_have_codes_too(
 
         monkeypatch.setattr("yoked.cli.main.build_app", lambda fails=fails: fails)
         main(["train", "--json"])
-        error = json.loads(capsys.readouterr().out)["error"]
+        error = conforms(code, json.loads(capsys.readouterr().out))["error"]
         assert (error["code"], bool(error["fix"]), error["params"]) == (code, True, {})
