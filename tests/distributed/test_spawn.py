@@ -97,6 +97,23 @@ def test_ranks_that_were_ended_have_not_failed(job: Job, ranks: LocalRanks) -> N
     assert ranks.failures() == ()
 
 
+def test_ranks_have_the_niceness_of_the_job_and_their_parent_has_not(job: Job) -> None:
+    before = os.nice(0)
+    path = job.folder / "job.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "nice": before + 7}))
+    started = LocalRanks(job, 0, restarts=0, on_death=lambda: None)
+    try:
+        assert [psutil.Process(pid).nice() for pid in pids(job)] == [before + 7] * 2
+        sessions = [Path(f"/proc/{pid}/autogroup") for pid in pids(job)]
+        for autogroup in (each for each in sessions if each.exists()):
+            assert autogroup.read_text().endswith(f" nice {before + 7}\n")
+        assert os.nice(0) == before
+    finally:
+        started.end()
+        until(lambda: started.over)
+        started.close()
+
+
 def environment(pid: int) -> dict[str, str]:
     pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if pair)

@@ -79,9 +79,23 @@ class JobFlags:
     detach: Annotated[
         bool, switch(FLEET, "Return as soon as the job runs; `yoked attach` shows it.")
     ] = False
+    nice: Annotated[
+        int | None,
+        flag(
+            FLEET,
+            "Niceness of the ranks, 0 to 19: above 0, a person's own programs come first. "
+            "Default: yoked.toml's, or 0.",
+        ),
+    ] = None
     doctor: Annotated[
         bool, flag(FLEET, "Look for what would keep the run from working before it starts.")
     ] = True
+
+    def checked_nice(self) -> int | None:
+        """Niceness; raises UsageError for one that an ordinary user cannot have."""
+        if self.nice is not None and not 0 <= self.nice <= 19:
+            raise UsageError(f"--nice {self.nice}: 0 to 19 is possible", fix="--nice 10")
+        return self.nice
 
     def checked_restarts(self) -> int:
         """Restarts; raises UsageError below 0."""

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from yoked.core.faults import fault
 from yoked.core.fs import write_bytes
 from yoked.errors import FleetError
-from yoked.fleet.model import HERE, Device, Fleet, Host
+from yoked.fleet.model import HERE, LEAST_PRIORITY, Device, Fleet, Host
 from yoked.fleet.trust import require_trusted
 from yoked.records.rules import CONTROL, INTERFACE, SSH_NAME
 
@@ -80,6 +80,11 @@ def _ranks(value: object) -> str | None:
     )
 
 
+def _nice(value: object) -> str | None:
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LEAST_PRIORITY
+    return None if fits else f" must be 0 to {LEAST_PRIORITY}, not {value!r:.40}"
+
+
 def _device(value: object) -> str | None:
     *others, last = map(repr, get_args(Device))
     if value in get_args(Device):
@@ -102,6 +107,7 @@ _HOST: Mapping[str, _Check] = {
     ),
     "address": _text(_is_address, "is no IP address"),
     "python": _filled,
+    "nice": _nice,
 }
 _TABLES = ("fleet", "host")
 
@@ -268,6 +274,7 @@ def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
             "interface": host.interface,
             "address": host.address,
             "python": host.python,
+            "nice": host.nice or None,
         }
         lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
     return "\n".join(lines) + "\n"

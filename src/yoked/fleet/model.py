@@ -10,6 +10,8 @@ from typing import Literal
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # This machine, as people write it.
 HERE = "."
+# The largest niceness: nice(1).
+LEAST_PRIORITY = 19
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Host:
 
     ranks: None is one on the CPU, or one for each GPU. interface and address: where its peers
     reach it, proved with traffic by `yoked init`. python: the interpreter that trains there;
-    None: the one of `yoked install`, else python3.
+    None: the one of `yoked install`, else python3. nice: niceness of the ranks, 0 to 19.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Host:
     interface: str | None = None
     address: str | None = None
     python: str | None = None
+    nice: int = 0
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class LocalRun:
     ranks: int
     config: Mapping[str, Any]
     threads: int | None = None
+    nice: int | None = None
     restarts: int = 0
     module: str = "yoked.train"
     is_new: bool = False
@@ -155,6 +156,7 @@ def _start(run: LocalRun, job: str, nodes: list[NodePlan], approve: Callable[[],
         ranks=run.ranks,
         restarts=run.restarts,
         threads=run.threads,
+        nice=run.nice,
         own_threads=True,
         # yoked.train speaks Gloo and NCCL as they are.
         bootstrap=False,

@@ -49,7 +49,7 @@ class Home:
 @dataclass(frozen=True)
 class JobRequest:
     """What to start. ranks: on each host, instead of what yoked.toml says. device: what they are
-    told to compute on; auto: what yoked.toml says.
+    told to compute on; auto: what yoked.toml says. nice: of the ranks, instead of yoked.toml's.
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
     says that the program finds out by itself. env: added on every host. trains: the run of
@@ -63,6 +63,7 @@ class JobRequest:
     ranks: int | None = None
     device: str = "auto"
     restarts: int = 0
+    nice: int | None = None
     threads: int | None = None
     own_threads: bool = False
     bootstrap: bool = True
@@ -330,6 +331,7 @@ def job_spec(
         "cwd": work_folder(request, nodes[number]),
         "bootstrap": request.bootstrap,
         "file_store": request.file_store and len(nodes) == 1,
+        "nice": nodes[number].host.nice if request.nice is None else request.nice,
     }
 
 

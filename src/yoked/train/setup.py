@@ -424,6 +424,7 @@ def _describe(model: ModelSetup, compute: ComputeChoices) -> dict[str, Any]:
         "dtype": compute.dtype,
         "tables_dtype": compute.tables_dtype,
         "threads": compute.threads,
+        "nice": os.nice(0),
         "python": platform.python_version(),
         "compute": {
             "layers": asdict(compute.layers),

@@ -74,18 +74,20 @@ def train_fleet(
     detach: bool,
     doctor: bool,
     restarts: int,
+    nice: int | None,
     fleet_flag: str,
 ) -> tuple[FleetJob, Mapping[str, Any] | None]:
     """Train on the hosts of a fleet; the job, and rank 0's result unless nobody waited for it.
 
     config: with its run named. detach, doctor: as in `run_job`. restarts: after so many failures.
+    nice: of the ranks, instead of yoked.toml's.
     fleet_flag: what a command line about these hosts ends with. The run's folder is on rank 0's
     host; what is small of it is copied into `--runs-dir` here.
     """
     results: list[Mapping[str, Any]] = []
     with scratch_folder("train") as folder:
         request = train_request(
-            config, folder, ranks=config.ranks, restarts=restarts, file_store=True
+            config, folder, ranks=config.ranks, restarts=restarts, nice=nice, file_store=True
         )
 
         def before(nodes: list[NodePlan]) -> JobRequest:

@@ -104,6 +104,8 @@ def test_a_mistyped_command_gets_the_nearest(
         ["train", "--depth", "0", "--json"],
         ["plot", "--json", "--runs-dir", "nowhere"],
         ["sample", "--json", "--max-tokens", "0"],
+        ["train", "--json", "--nice", "20"],
+        ["run", "--json", "--nice", "-1", "--", "program.py"],
         ["data", "prepare", "--json", "--max-seq-len", "1"],
         ["data", "download", "--json", "--shards", "0"],
     ],

@@ -37,6 +37,7 @@ address = "192.168.1.36"
 [[host]]
 name = "me@laptop"
 python = "~/venv/bin/python"
+nice = 10
 """
 
 
@@ -62,7 +63,7 @@ def test_all_keys_are_read_and_a_path_is_relative_to_the_file(file: Path) -> Non
         name="home",
         hosts=(
             Host("i9", 2, "cpu", "enp4s0", "192.168.1.36"),
-            Host("me@laptop", python="~/venv/bin/python"),
+            Host("me@laptop", python="~/venv/bin/python", nice=10),
         ),
         path=file,
         ssh_config=file.parent / "ssh" / "config",
@@ -114,6 +115,8 @@ def test_a_host_and_its_name_are_enough(file: Path) -> None:
         ('"me@laptop"', '"i9"', "yoked.toml:13: there are two hosts i9"),
         ('name = "me@laptop"\n', "", "yoked.toml:12: there is no name of host number 2"),
         ('python = "~/venv/bin/python"', 'python = ""', "yoked.toml:14: python of host me@laptop"),
+        ("nice = 10", "nice = -5", "yoked.toml:15: nice of host me@laptop must be 0 to 19, not -5"),
+        ("nice = 10", "nice = true", "yoked.toml:15: nice of host me@laptop must be 0 to 19"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(
@@ -184,6 +187,7 @@ SSH_NAMES = st.from_regex(r"[\w.@:%/+=,][\w.@:%/+=,-]*", fullmatch=True)
             st.none() | st.sampled_from(["eth0", "wg0", "eth0:1"]),
             st.none() | st.ip_addresses().map(str),
             st.none() | NAMES,
+            st.integers(0, 19),
         ),
         min_size=1,
         max_size=4,

@@ -271,6 +271,18 @@ def test_a_job_of_this_machine_runs_where_the_person_is(
     assert spec["file_store"]
 
 
+@pytest.mark.parametrize(("asked", "nice"), [(None, [0, 10]), (0, [0, 0]), (19, [19, 19])])
+def test_a_niceness_that_is_asked_for_comes_before_that_of_yoked_toml(
+    asked: int | None, nice: list[int]
+) -> None:
+    second = node("b")
+    nodes = [node("a"), replace(second, host=replace(second.host, nice=10))]
+
+    specs = [job_spec(order(nice=asked), nodes, "abc", number, 0) for number in range(2)]
+
+    assert [spec["nice"] for spec in specs] == nice
+
+
 def test_ranks_of_several_hosts_do_not_meet_through_a_file() -> None:
     spec = job_spec(order(file_store=True), [node("a"), node("b")], "abc", 0, 0)
 

@@ -25,8 +25,8 @@ def command(
         bool,
         Parameter(
             negative="",
-            help="Replace a file that is there: it is kept as FILE.old, and ranks, device and "
-            "python of its hosts are taken over. Without a HOST: the hosts of that file.",
+            help="Replace a file that is there: it is kept as FILE.old, and ranks, device, "
+            "python and nice of its hosts are taken over. Without a HOST: the hosts of that file.",
         ),
     ] = False,
     ssh_config: Annotated[

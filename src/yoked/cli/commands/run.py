@@ -71,6 +71,7 @@ def command(
         program=program,
         ranks=ranks,
         restarts=flags.checked_restarts(),
+        nice=flags.checked_nice(),
         threads=threads,
         bootstrap=bootstrap,
         env=environment,

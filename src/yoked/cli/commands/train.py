@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from datetime import datetime
@@ -73,6 +74,7 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
         detach=flags.detach,
         doctor=flags.doctor,
         restarts=flags.checked_restarts(),
+        nice=flags.checked_nice(),
         fleet_flag=flag,
     )
     if result is None:
@@ -95,6 +97,7 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
         ranks=config.local_ranks,
         config=config.to_dict(),
         threads=config.thread_count,
+        nice=flags.checked_nice(),
         restarts=flags.checked_restarts(),
         is_new=not config.goes_on,
         flags=flag,
@@ -129,6 +132,9 @@ def _train_without_jobs(
         )
     if told := check_room("this machine", config.local_ranks, {**processors.facts(), **memory()}):
         view.note(told)
+    if run.nice:
+        # Nothing supervises: this process is a rank, or its children are.
+        os.nice(run.nice)
     view.note(f"this system has no /proc: {UNKNOWN_HERE} do not work on this run")
     if config.local_ranks > 1:
         return run_without_proc(run, view)

@@ -17,6 +17,7 @@ VERSION = 1
 
 _REMAKE = "start the run again; the launch writes a new job.json"
 Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
+Niceness = Annotated[int, Constraint("0 to 19", lambda nice: 0 <= nice <= 19)]
 AbsolutePath = Annotated[Path, Constraint("an absolute path", Path.is_absolute)]
 
 
@@ -40,7 +41,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Job:
-    """The run as one host sees it; equal on all hosts but for node_rank, folder and cwd.
+    """The run as one host sees it; equal on all hosts but for node_rank, folder, cwd and
+    nice.
 
     folder: the job folder on this host, absolute.
     control_fd: a listening socket for control_port that node 0 inherited, or None.
@@ -48,6 +50,7 @@ class Job:
     resume_args: what the program's arguments end with once an attempt has begun before.
     bootstrap: whether ranks prepare Gloo for programs that assume NCCL.
     file_store: there is one host, and its ranks meet through a file; see `meeting_file`.
+    nice: niceness of the ranks on this host.
     """
 
     run: str
@@ -63,6 +66,7 @@ class Job:
     cwd: AbsolutePath
     bootstrap: bool
     file_store: bool = False
+    nice: Niceness = 0
 
     @property
     def node(self) -> Node:

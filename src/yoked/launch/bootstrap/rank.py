@@ -54,6 +54,7 @@ def main(argv: list[str]) -> None:
     job = _read(Path(argv[0]))
     rank, attempt = int(os.environ["RANK"]), int(os.environ.get(ATTEMPT, "0"))
     redirect(job, attempt, rank)
+    be_nice(job.nice)
     os.environ["YOKED_LAUNCH_DIR"] = str(job.launch_dir(attempt))
     if (job.folder / SECRET).exists():
         os.environ[FILE_VARIABLE] = str(job.folder / SECRET)
@@ -104,6 +105,19 @@ def redirect(job: Job, attempt: int, rank: int) -> None:
         _onto(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
     # It also writes by lines: in blocks, a killed rank would lose its last ones.
     outlive_full_disk()
+
+
+def be_nice(nice: int) -> None:
+    """Give this process, and what it starts, a niceness of at least so much.
+
+    Linux weighs sessions before it looks at processes (sched(7), autogroup), and a rank leads a
+    session of its own: that gets the niceness too.
+    """
+    if nice > (before := os.nice(0)):
+        os.nice(nice - before)
+        # Kernels without autogroups do not have it.
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def run(job: Job, restarts: int, good_end: ExitStack) -> None:
