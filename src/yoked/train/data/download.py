@@ -70,6 +70,8 @@ def download(
 
 def _fetch(target: Path, incoming: Path, progress: ProgressSink) -> None:
     """Download a shard into `incoming`, verify it, and move it to its final name."""
+    # The client tells the hub which libraries are here, unless this is set before it is imported.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
