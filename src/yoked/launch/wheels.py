@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -65,13 +67,18 @@ def _download(host: str, base: Mapping[str, Any], folder: Path, options: Sequenc
     command += _for_platform(base, options, folder / "requirements.txt")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise fault(
-            "wheels-not-found", host=host, said=last_errors(done.stderr), python=sys.executable
-        )
+        raise fault("wheels-not-found", host=host, said=last_errors(done.stderr), python=command[0])
+
+
+def _python_with_pip() -> str:
+    """This interpreter; where uv made its environment, without pip, the machine's python3."""
+    if importlib.util.find_spec("pip") is not None:
+        return sys.executable
+    return shutil.which("python3") or sys.executable
 
 
 def _pip(verb: str) -> list[str]:
-    return [sys.executable, "-m", "pip", verb, "--disable-pip-version-check", "--no-input"]
+    return [_python_with_pip(), "-m", "pip", verb, "--disable-pip-version-check", "--no-input"]
 
 
 def _for_platform(base: Mapping[str, Any], options: Sequence[str], file: Path) -> list[str]:

@@ -633,19 +633,35 @@ def test_wheels_fit_the_systems_c_library() -> None:
         platform_tags({**linux, "libc": ""})
 
 
+DEBIAN = {
+    "system": "Linux",
+    "machine": "x86_64",
+    "libc": "glibc",
+    "libc_version": "2.36",
+    "version": "3.12",
+}
+
+
 def test_wheels_that_nobody_has_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    base = {
-        "system": "Linux",
-        "machine": "x86_64",
-        "libc": "glibc",
-        "libc_version": "2.36",
-        "version": "3.12",
-    }
 
     with raises_fault("wheels-not-found"):
-        fetch_wheels("attic", base, ["tinyone==1.0"], [])
+        fetch_wheels("attic", DEBIAN, ["tinyone==1.0"], [])
+
+
+def test_an_environment_without_pip_takes_that_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = fake_base(tmp_path / "bin")
+    base.python.rename(tmp_path / "bin" / "python3")
+    base.pip_does("Path(words[words.index('--dest') + 1], 'tinyone.whl').write_bytes(b'a wheel')")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr("yoked.launch.wheels.importlib.util.find_spec", lambda name: None)
+
+    found = fetch_wheels("attic", DEBIAN, ["tinyone==1.0"], [])
+
+    assert [path.name for path in found.values()] == ["tinyone.whl"]
 
 
 # ---- how much, how far, and away again ----
