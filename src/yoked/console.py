@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from yoked.core.fs import write_bytes
+from yoked.liveline import LivePart, LiveText
 from yoked.paths import LIVE_NAME
-from yoked.text import one_line
 from yoked.units import format_bytes, format_count, format_duration
 
 _REDRAW_S = 0.1
@@ -43,7 +42,7 @@ class LiveLine:
         """Whether somebody may see it."""
         return self._console.is_terminal or self._file is not None
 
-    def draw(self, line: str) -> None:
+    def draw(self, line: LiveText) -> None:
         """Show this in place of what was drawn before."""
         self._open = True
         if self._file is not None:
@@ -51,14 +50,17 @@ class LiveLine:
             with contextlib.suppress(OSError):
                 write_bytes(self._file, line.encode(), durable=False)
         elif self._console.is_terminal:
-            text = Text(one_line(line))
-            text.truncate(max(self._console.width - 1, 10), overflow="ellipsis")
+            cells = max(self._console.width - 1, 10)
             # \x1b[K clears what a longer line before this one left.
-            self._console.file.write(f"\r{text.plain}\x1b[K")
-            self._console.file.flush()
+            self._write(f"\r{line.fit(cells, encoding=self._console.encoding)}\x1b[K")
 
-    def close(self) -> None:
-        """End the line, so that what is printed next starts a new one."""
+    def pause(self) -> None:
+        """Have what is printed next start a new line. Whoever looks on from elsewhere goes on."""
+        if self._open and self._file is None:
+            self.close()
+
+    def close(self, *, erase: bool = False) -> None:
+        """End the line: what is printed next starts a new one. erase: nothing of it stays."""
         if not self._open:
             return
         self._open = False
@@ -66,8 +68,11 @@ class LiveLine:
             with contextlib.suppress(OSError):
                 self._file.unlink(missing_ok=True)
         elif self._console.is_terminal:
-            self._console.file.write("\n")
-            self._console.file.flush()
+            self._write("\r\x1b[K" if erase else "\n")
+
+    def _write(self, text: str) -> None:
+        self._console.file.write(text)
+        self._console.file.flush()
 
 
 class StageProgress:
@@ -81,6 +86,7 @@ class StageProgress:
         self._stage = ""
         self._started_s = self._drawn_s = 0.0
         self._first = 0
+        self._is_amount = True
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Say that `done` of `total` (None: unknown) units of a stage are finished."""
@@ -93,12 +99,20 @@ class StageProgress:
             self._drawn_s = 0.0
         if now_s - self._drawn_s >= _REDRAW_S or done == total:
             self._drawn_s = now_s
-            self._live.draw(self._line(done, total, unit, now_s - self._started_s))
+            line = self._line(done, total, unit, now_s - self._started_s)
+            self._live.draw(LiveText((LivePart(line, 0),), done / total if total else None))
+
+    def doing(self, what: str) -> None:
+        """Say what goes on now, of which no amount is known. Nothing of it stays."""
+        self.close()
+        self._is_amount = False
+        if self._live.is_seen:
+            self._live.draw(LiveText.of(what))
 
     def close(self) -> None:
         """End the line, so that what is printed next starts a new one."""
-        self._live.close()
-        self._stage, self._drawn_s = "", 0.0
+        self._live.close(erase=not self._is_amount)
+        self._stage, self._drawn_s, self._is_amount = "", 0.0, True
 
     def _line(self, done: int, total: int | None, unit: str, elapsed_s: float) -> str:
         parts = [f"{self._stage}:", _amount(done, unit)]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from typing import Any
 
+import pyte
 import pytest
 from tests.distributed.conftest import DEADLINE_S, UNDRAWN, YOKED, until
 from tests.schemas import conforms
@@ -61,6 +67,7 @@ def test_a_terminal_that_follows_has_one_line_that_is_drawn_over(lab: Any) -> No
     flags = lab.flags(num_iterations=60, save_every=-1, eval_every=-1)
     argv = ["-c", UNDRAWN + YOKED, "train", f"--runs-dir={lab.runs}", "--run=seen", *flags]
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with subprocess.Popen(
         [sys.executable, *argv],
         env=lab.environment(),
@@ -75,8 +82,13 @@ def test_a_terminal_that_follows_has_one_line_that_is_drawn_over(lab: Any) -> No
 
     log = (lab.root / "state" / "jobs" / "seen" / "logs" / "0.0.err").read_text()
     assert follower.returncode == 0, shown
-    assert "\r\x1b[K" in shown
-    assert "step 60/60  loss" in shown
+    screen, lines = on_a_screen(shown)
+    assert [line for line in screen if line.startswith("step ")] == [
+        line for line in log.splitlines() if line.startswith("step 60/60  loss")
+    ], "of the live line nothing stays, and of the log's lines the last one"
+    assert "the first step: compiling and warming up" in lines
+    live = next(line for line in lines if "/60  loss" in line)
+    assert re.fullmatch(r"[━─]* *(step )?\d+/60  loss \d\.\d{4}.*  [\d.k,]+ tokens/s.* left", live)
     assert "\r" not in log, "a log can be read"
     assert "step 60/60  loss" in log
 
@@ -114,3 +126,59 @@ def test_without_proc_a_rank_that_fails_speaks_for_itself(lab: Any) -> None:
 
     assert ended.status in (1, 2), ended.stderr
     assert "nowhere" in ended.json["error"]["what"]
+
+
+def on_a_screen(shown: str) -> tuple[list[str], set[str]]:
+    """What a terminal of 80 columns shows at the end, and each line on which its cursor stood."""
+    screen = pyte.Screen(80, 100)
+    stream, lines = pyte.Stream(screen), set()
+    for piece in re.split(r"(?=[\r\n])", shown):
+        stream.feed(piece)
+        lines.add(screen.display[screen.cursor.y].rstrip())
+    return [line.rstrip() for line in screen.display if line.strip()], lines
+
+
+def test_a_dry_run_says_what_the_run_will_take_and_leaves_nothing(lab: Any) -> None:
+    plan = lab.train("none", *lab.flags(num_iterations=400), "--dry-run").end().json
+
+    assert plan["state"] == "planned"
+    assert plan["outlook"]["time_s"] > 0
+    assert plan["outlook"]["epochs"] == 400 * 512 / plan["outlook"]["epoch_tokens"]
+    assert plan["data"]["requested_vocab_size"] == 512
+    assert not (lab.runs / "none").exists()
+
+
+def test_a_run_is_repeated_from_its_record_to_the_bit(lab: Any) -> None:
+    lab.train("first", *lab.flags(matrix_lr=0.01), ranks=2).end()
+    record = lab.runs / "first" / "run.json"
+
+    again = lab.start(
+        ["-c", YOKED, "train", f"--config={record}", f"--runs-dir={lab.runs}", "--run=again"]
+    ).end()
+
+    assert again.status == 0, again.stderr
+    assert lab.curve("again").losses == lab.curve("first").losses
+    first, second = (json.loads((lab.runs / run / "run.json").read_text()) for run in RUNS)
+    chosen = [[(each["name"], each["value"]) for each in run["choices"]] for run in (first, second)]
+    assert chosen[0] == chosen[1]
+    assert second["rows"] == first["rows"]
+
+
+RUNS = ("first", "again")
+
+
+def test_steps_that_were_fixed_by_time_stay_when_the_run_goes_on(lab: Any) -> None:
+    flags = lab.flags(num_iterations=None, eval_every=-1, save_every=-1)
+    started = lab.train("timed", *flags, "--for=2h", ranks=2)
+    until(lambda: lab.lines("timed") >= 2, started)
+    stopped = yoked(lab, "stop", "timed", "--json")
+    started.end()
+    record = json.loads((lab.runs / "timed" / "run.json").read_text())
+
+    plan = lab.train("timed", "--resume", "--dry-run").end().json
+
+    assert stopped.json["state"] == "interrupted"
+    assert record["config"]["num_iterations"] == record["horizon"]["num_iterations"] > 500
+    assert record["config"]["duration"] is None
+    assert record["outlook"]["time_s"] < 7200
+    assert plan["horizon"]["num_iterations"] == record["horizon"]["num_iterations"]

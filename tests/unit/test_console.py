@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from yoked.console import HostsProgress, LiveLine, StageProgress
+from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
 
 
@@ -51,12 +52,13 @@ def test_rank_0_of_a_run_leaves_its_live_line_for_those_who_look_on(
     stream = io.StringIO()
     live = LiveLine(Console(file=stream))
 
-    live.draw("step 3/60")
-    while_drawn = (tmp_path / LIVE_NAME).read_text()
+    live.draw(LiveText.of("step 3/60"))
+    live.pause()
+    while_drawn = (tmp_path / LIVE_NAME).read_bytes()
     live.close()
 
     assert live.is_seen
-    assert while_drawn == "step 3/60"
+    assert LiveText.decode(while_drawn) == LiveText.of("step 3/60")
     assert list(tmp_path.iterdir()) == []
     assert stream.getvalue() == ""
 
@@ -73,7 +75,7 @@ def test_a_live_line_that_cannot_be_left_ends_no_run(
 ) -> None:
     monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path / "gone"))
 
-    LiveLine(Console(file=io.StringIO())).draw("step 3/60")
+    LiveLine(Console(file=io.StringIO())).draw(LiveText.of("step 3/60"))
 
 
 def test_hosts_at_one_stage_are_summed_and_the_last_stage_is_shown() -> None:
@@ -89,3 +91,17 @@ def test_hosts_at_one_stage_are_summed_and_the_last_stage_is_shown() -> None:
     lines = stream.getvalue().replace("\r", "\n").split("\n")
     assert "sending, alpha, beta: 600 B of 600 B, 100%,\x1b[K" in lines
     assert lines[-2].startswith("unpacking, alpha: 0 B")
+
+
+def test_what_goes_on_leaves_no_line_behind() -> None:
+    stream = io.StringIO()
+    progress = StageProgress(Console(file=stream, force_terminal=True, width=60))
+
+    progress.doing("measuring")
+    progress.doing("loading data")
+    progress.update("packing", 7, None, "rows")
+    progress.close()
+
+    assert stream.getvalue() == (
+        "\rmeasuring\x1b[K\r\x1b[K\rloading data\x1b[K\r\x1b[K\rpacking: 7 rows\x1b[K\n"
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from cyclopts import Group, Parameter
 
@@ -90,6 +91,17 @@ class JobFlags:
     doctor: Annotated[
         bool, flag(FLEET, "Look for what would keep the run from working before it starts.")
     ] = True
+
+    def __new__(cls, **values: Any) -> Self:
+        """Take note of what is named, also with its default."""
+        made = super().__new__(cls)
+        object.__setattr__(made, "_named", frozenset(values))
+        return made
+
+    def on_top_of(self, others: Mapping[str, Any]) -> JobFlags:
+        """These flags, and below them those of a file. others: by field."""
+        named = {name: getattr(self, name) for name in self.__dict__["_named"]}
+        return JobFlags(**{**others, **named})
 
     def checked_nice(self) -> int | None:
         """Niceness; raises UsageError for one that an ordinary user cannot have."""

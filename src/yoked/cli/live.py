@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 import sys
 import threading
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from yoked.cli.flags import JobFlags, same_fleet
 from yoked.cli.output import Output
-from yoked.text import one_line
+from yoked.liveline import LivePart, LiveText
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +33,7 @@ class LiveView:
         self._output = output
         self._lock = threading.Lock()
         self._drawn = ""
+        self._line, self._since_s = LiveText(), time.monotonic()
 
     @property
     def console(self) -> Console:
@@ -38,7 +41,7 @@ class LiveView:
         return self._output.console
 
     @cached_property
-    def live(self) -> Callable[[str], None] | None:
+    def live(self) -> Callable[[LiveText], None] | None:
         """What draws a line; None where there is no terminal to draw on."""
         return self._draw if sys.stderr.isatty() else None
 
@@ -57,16 +60,21 @@ class LiveView:
                 self.erase()
                 self._output.rank_output(stream, text)
 
-    def _draw(self, line: str) -> None:
-        # It comes from a host: nothing in it may move the cursor.
-        plain = "".join(character for character in line if character.isprintable())
-        plain = plain[: max(shutil.get_terminal_size().columns - 1, 10)]
+    def _draw(self, line: LiveText) -> None:
+        now_s = time.monotonic()
+        if line != self._line:
+            self._line, self._since_s = line, now_s
+        shown = ""
+        if line.parts:
+            # What comes from a host acts on nothing here: `fit` sees to that.
+            encoding = sys.stderr.encoding or "ascii"
+            shown = line.fit(_columns() - 1, age_s=now_s - self._since_s, encoding=encoding)
         with self._lock:
-            if plain != self._drawn:
-                self.erase()
-                sys.stderr.write(plain)
+            if shown != self._drawn:
+                # In one write, so that the line does not flicker.
+                sys.stderr.write("\r" * bool(self._drawn) + shown + "\x1b[K" * bool(self._drawn))
                 sys.stderr.flush()
-                self._drawn = plain
+                self._drawn = shown
 
     def erase(self) -> None:
         """Take the line away."""
@@ -74,6 +82,15 @@ class LiveView:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._drawn = ""
+
+
+def _columns() -> int:
+    """Of the terminal behind stderr: stdout may be a file."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        columns = shutil.get_terminal_size().columns
+    return max(columns or 80, 11)
 
 
 def _without_progress(text: str) -> str:
@@ -93,7 +110,10 @@ class StatusLine:
     def show(self, doing: str) -> None:
         """Show the current action."""
         if self._view.live is not None:
-            self._view.live(f"{time.monotonic() - self._began_s:3.0f} s  {one_line(doing)}")
+            passed_s = time.monotonic() - self._began_s
+            # It has its own count of seconds.
+            line = LiveText((LivePart(f"{passed_s:3.0f} s  {doing}", 0),), every_s=math.inf)
+            self._view.live(line)
 
     def __enter__(self) -> Self:
         self.show("connecting")

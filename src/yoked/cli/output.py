@@ -27,6 +27,8 @@ from yoked.text import Followed, plain
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from yoked.liveline import LiveText
+
 BUG_STATUS = 3
 INTERRUPTED_STATUS = 130
 _REPORT = "report it, with the lines on stderr"
@@ -56,7 +58,7 @@ class Output:
     view of a run too, without its live line, which `LiveView` draws.
     """
 
-    live: Callable[[str], None] | None = None
+    live: Callable[[LiveText], None] | None = None
 
     def __init__(self, *, json_mode: bool, raw: bool = False, stdout: TextIO | None = None) -> None:
         self.json_mode = json_mode

@@ -13,6 +13,7 @@ from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.outcome import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
 from yoked.launch.registry import Record, ask_state, joined
+from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Connections
@@ -23,9 +24,9 @@ END_WITHIN_S = 60.0
 _POLL_S = 0.2
 # One that is asked while the network is away must not keep us from noticing that it is back.
 _STATUS_S = 2.0
-# As often as a rank draws its live line; and no terminal is wider.
+# A rank writes its live line twice a second; and no terminal is wider.
 _LIVE_EVERY_S = 0.2
-_LIVE_BYTES = 1000
+_LIVE_BYTES = 10_000
 # As 130 is for a command that a person interrupted: the job goes on, unseen.
 DETACHED_CODE = 130
 
@@ -33,12 +34,12 @@ DETACHED_CODE = 130
 class View(Protocol):
     """Where the output of rank 0 and words about the run go.
 
-    live: called, from another thread, with the line that rank 0 would draw on a terminal now;
-    empty: none. None: no such line is drawn.
+    live: called, from another thread, again and again with the line that is to be seen now;
+    without parts: none. None: no such line is drawn.
     """
 
     @property
-    def live(self) -> Callable[[str], None] | None:
+    def live(self) -> Callable[[LiveText], None] | None:
         """What draws a line."""
         ...
 
@@ -175,13 +176,37 @@ def follow_job(
         view.note(f"run {run} goes on: `yoked attach {run}` shows it, `yoked stop {run}` ends it")
         raise
     try:
-        with viewer.drawing(view.live):
+        with drawing(view.live, viewer.live_line):
             viewer.show_rank_0(tail_lines)
         return JobEnd(viewer.await_end())
     except KeyboardInterrupt:
         return JobEnd(viewer.record, detached=True)
     finally:
         viewer.close()
+
+
+@contextlib.contextmanager
+def drawing(
+    live: Callable[[LiveText], None] | None, line: Callable[[], LiveText]
+) -> Iterator[None]:
+    """Have a line drawn meanwhile, as it is at each moment. line: called from another thread."""
+    if live is None:
+        yield
+        return
+    over = threading.Event()
+
+    def draw() -> None:
+        while not over.wait(_LIVE_EVERY_S):
+            live(line())
+
+    thread = threading.Thread(target=draw, name="live", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_STATUS_S)
+        live(LiveText())
 
 
 class _Viewer:
@@ -197,6 +222,8 @@ class _Viewer:
         self._given = dict(clients)
         self._own: dict[str, AgentClient] = {}
         self._gone: set[str] = set()
+        self._cut: set[str] = set()
+        self._has_begun = False
         self._run = run
         self._output = output
         self._reconnect = reconnect
@@ -221,7 +248,7 @@ class _Viewer:
             self._reconnect,
             wanted,
             on_cut=lambda _, problem: self._on_cut(host, problem),
-            on_back=lambda _: self._output.note(f"{host} is back"),
+            on_back=lambda _: self._on_back(host),
             give_up=lambda: self._others_are_done(host),
         )
         try:
@@ -233,40 +260,22 @@ class _Viewer:
         else:
             self._take(host, log.client)
 
-    @contextlib.contextmanager
-    def drawing(self, live: Callable[[str], None] | None) -> Iterator[None]:
-        """Have rank 0's live line drawn meanwhile."""
-        if live is None:
-            yield
-            return
-        over = threading.Event()
-
-        def draw() -> None:
-            while not over.wait(_LIVE_EVERY_S):
-                live(self._live_line())
-
-        thread = threading.Thread(target=draw, name="live", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(_STATUS_S)
-            live("")
-
-    def _live_line(self) -> str:
+    def live_line(self) -> LiveText:
+        """What rank 0 would draw on a terminal now; what is waited for, before it has begun."""
         host = self.record.host_of(0)
         client = None if host is None else self._clients.get(host)
-        if host is None or client is None:
-            return ""
+        if host is None or client is None or host in self._cut:
+            return LiveText.of(f"waiting for {host}") if host is not None else LiveText()
         path = f"{self.record.hosts[host]['folder']}/errors/{self._attempt}/{LIVE_NAME}"
-        try:
+        content = b""
+        # The connection may be cut; it comes back, or the output tells.
+        with contextlib.suppress(YokedError):
             for part in client.stream("file_read", timeout_s=_STATUS_S, path=path):
-                return part.data[:_LIVE_BYTES].decode(errors="replace")
-        except YokedError:
-            # The connection is cut; it comes back, or the output tells.
-            return ""
-        return ""
+                content += part.data[: _LIVE_BYTES - len(content)]
+        if (line := LiveText.decode(content)) is not None:
+            self._has_begun = True
+            return line
+        return LiveText() if self._has_begun else LiveText.of("starting: no output yet")
 
     def await_end(self) -> Record:
         """The record when the run is over on all hosts that answer."""
@@ -321,10 +330,16 @@ class _Viewer:
         if attempt > self._attempt:
             self._attempt = attempt
             self._output.note(f"run {self.record.name} starts again: attempt {attempt + 1}")
+        self._has_begun = True
         text = part.data.decode(errors="replace")
         self._output.rank_output(part.content["stream"], text)
 
+    def _on_back(self, host: str) -> None:
+        self._cut.discard(host)
+        self._output.note(f"{host} is back")
+
     def _on_cut(self, host: str, problem: YokedError) -> None:
+        self._cut.add(host)
         reason = problem.what.splitlines()[-1]
         self._output.note(f"{host} is out of reach, its part of the run goes on ({reason})")
 

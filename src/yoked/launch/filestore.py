@@ -27,6 +27,7 @@ from yoked.launch.bootstrap.outcome import RunOutcome
 from yoked.launch.here import LocalRun, explain
 from yoked.launch.registry import Record
 from yoked.launch.start import installed_package
+from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
 
 # What finds a run again, and so does not work without /proc.
@@ -115,7 +116,8 @@ def _show(job: Job, view: View, over: threading.Event) -> None:
                 view.rank_output(stream, data.decode(errors="replace"))
         if view.live is not None:
             line = job.launch_dir(0) / LIVE_NAME
-            view.live(line.read_text(encoding="utf-8") if line.exists() and not last else "")
+            told = LiveText.decode(line.read_bytes()) if line.exists() and not last else None
+            view.live(told or LiveText())
         if last:
             return
 

@@ -101,6 +101,11 @@ class Connections:
         found = {name: end.exception() for name, end in self._ends.items() if end.done()}
         return {name: end for name, end in found.items() if isinstance(end, YokedError)}
 
+    @property
+    def pending(self) -> list[str]:
+        """The hosts of which nothing is known yet."""
+        return [name for name, end in self._ends.items() if not end.done()]
+
     def each(self) -> Iterator[tuple[str, AgentClient]]:
         """The agents in the order in which they come, until each host has one or failed."""
         names = {end: name for name, end in self._ends.items()}

@@ -13,24 +13,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from yoked.errors import UsageError
-from yoked.train.limits import check_batch, check_model, check_numbers, check_run
+from yoked.train.limits import (
+    Attention,
+    Balance,
+    Compile,
+    Dtype,
+    LmHead,
+    Matmul,
+    Packing,
+    Sync,
+    Tables,
+    check_batch,
+    check_choices,
+    check_length,
+    check_model,
+    check_numbers,
+    check_run,
+)
 
 if TYPE_CHECKING:
     from cyclopts import Group, Parameter
-
-DeviceType = Literal["auto", "cpu", "cuda", "mps"]
-Packing = Literal["pieces", "bestfit"]
-Dtype = Literal["auto", "float32", "bfloat16"]
-Matmul = Literal["auto", "mkl", "onednn"]
-Attention = Literal["auto", "sdpa", "blocked"]
-Compile = Literal["auto", "on", "off"]
-Balance = Literal["auto", "on", "off"]
-Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
-LmHead = Literal["auto", "replicated", "vocab-parallel"]
-Tables = Literal["auto", "device", "host"]
 
 # The groups of flags in --help, in their order.
 MODEL = "Model"
@@ -124,6 +129,15 @@ class TrainConfig:
             "Train on this many tokens for each parameter of the matrices and the lm_head. "
             "Default on CUDA: 12.",
             LENGTH,
+        ),
+    ] = None
+    duration: Annotated[
+        str | None,
+        _flag(
+            "Train for about so long, such as 8h or 90min: as many steps as fit, by the time that "
+            "a few take before the start.",
+            LENGTH,
+            name="--for",
         ),
     ] = None
     # --- batch
@@ -279,6 +293,15 @@ class TrainConfig:
             name="--from",
         ),
     ] = None
+    config_file: Annotated[
+        Path | None,
+        _flag(
+            "File of flags, TOML or JSON; or the run.json of a run, which that repeats. Flags on "
+            "the command line come first.",
+            RUN,
+            name="--config",
+        ),
+    ] = None
     dry_run: Annotated[
         bool, _flag("Say what would be used and why, and train nothing.", RUN, negative="")
     ] = False
@@ -307,6 +330,10 @@ class TrainConfig:
     planned: Annotated[dict[str, Any] | None, _no_flag()] = dataclasses.field(
         default=None, compare=False, repr=False
     )
+    # What an earlier run chose, which this one is to repeat (`config_file.repeated`).
+    repeats: Annotated[dict[str, Any] | None, _no_flag()] = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
     # The fields that were named when it was made first: on a command line, those of its flags.
     passed: Annotated[frozenset[str] | None, _no_flag()] = dataclasses.field(
         default=None, compare=False, repr=False
@@ -322,7 +349,8 @@ class TrainConfig:
         if self.passed is None:
             object.__setattr__(self, "passed", self.__dict__["_named"])
         self._normalise()
-        _check_choices(self)
+        check_choices(vars(self))
+        check_length(vars(self))
         check_numbers(vars(self))
         check_model(self.head_dim, self.window_pattern)
         check_batch(self.total_batch_size, self.max_seq_len, self.shares, self.ranks)
@@ -398,7 +426,9 @@ class TrainConfig:
 
     def going_on(self) -> Self:
         """The same run from its newest checkpoint: where it began is of no matter any more."""
-        return dataclasses.replace(self, resume=True, resume_from_step=None, start_from=None)
+        return dataclasses.replace(
+            self, resume=True, resume_from_step=None, start_from=None, duration=None
+        )
 
     def given(self) -> dict[str, Any]:
         """The fields that were named, also with their defaults, and those that differ from them."""
@@ -445,7 +475,7 @@ class TrainConfig:
                 f"a configuration of another version of yoked: it has {', '.join(unknown)}",
                 fix="use the version that wrote it",
             )
-        paths = ("tokenizer", "runs_dir", "start_from")
+        paths = ("tokenizer", "runs_dir", "start_from", "config_file")
         plain = dict(values)
         plain.update({key: Path(plain[key]) for key in paths if plain.get(key) is not None})
         plain["passed"] = frozenset(plain.get("passed", ()))
@@ -458,31 +488,3 @@ class TrainConfig:
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as problem:
             raise UsageError(f"{path} is not a configuration: {problem}") from problem
-
-
-def _check_choices(config: TrainConfig) -> None:
-    for flag, value, known in (
-        ("--device-type", config.device_type, get_args(DeviceType)),
-        ("--packing", config.packing, get_args(Packing)),
-        ("--dtype", config.dtype, get_args(Dtype)),
-        ("--matmul", config.matmul, get_args(Matmul)),
-        ("--attention", config.attention, get_args(Attention)),
-        ("--compile", config.compile, get_args(Compile)),
-        ("--balance", config.balance, get_args(Balance)),
-        ("--sync", config.sync, get_args(Sync)),
-        ("--lm-head", config.lm_head, get_args(LmHead)),
-    ):
-        if value not in known:
-            raise UsageError(
-                f"{flag} {value!r} is unknown", fix=f"choose one of {', '.join(known)}"
-            )
-    if config.threads != "auto" and not (config.threads.isdecimal() and int(config.threads) > 0):
-        raise UsageError(
-            f"--threads {config.threads!r} is neither auto nor a whole number above 0",
-            fix="leave it out: auto is one for each fast core",
-        )
-    if config.fp8:
-        raise UsageError(
-            "--fp8: yoked computes in float32 or bfloat16; there is no 8-bit path",
-            fix="leave --fp8 out; --dtype auto measures which of the two is faster here",
-        )

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
+from yoked.train.config_file import with_config_file
 
 
 def parse_flags(
@@ -33,4 +34,4 @@ def parse_flags(
     if not isinstance(config, TrainConfig):
         # --help was asked for and printed.
         raise SystemExit(0)
-    return config
+    return with_config_file(config).config

@@ -8,10 +8,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE
 from yoked.errors import UsageError
+from yoked.units import parse_duration_s
+
+DeviceType = Literal["auto", "cpu", "cuda", "mps"]
+Packing = Literal["pieces", "bestfit"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+Matmul = Literal["auto", "mkl", "onednn"]
+Attention = Literal["auto", "sdpa", "blocked"]
+Compile = Literal["auto", "on", "off"]
+Balance = Literal["auto", "on", "off"]
+Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
+LmHead = Literal["auto", "replicated", "vocab-parallel"]
+Tables = Literal["auto", "device", "host"]
 
 # `launch.listing` lets no other name of a folder come from a host.
 _MODEL_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
@@ -125,4 +137,56 @@ def check_run(run: str | None, tag: str | None) -> None:
         raise UsageError(
             f"--model-tag {tag!r} cannot be the name of a folder",
             fix="letters, digits and . _ - only, at most 80, a letter, digit or _ first",
+        )
+
+
+def check_choices(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a word that is none of a flag's. values: by field."""
+    for flag, value, known in (
+        ("--device-type", values["device_type"], get_args(DeviceType)),
+        ("--packing", values["packing"], get_args(Packing)),
+        ("--dtype", values["dtype"], get_args(Dtype)),
+        ("--matmul", values["matmul"], get_args(Matmul)),
+        ("--attention", values["attention"], get_args(Attention)),
+        ("--compile", values["compile"], get_args(Compile)),
+        ("--balance", values["balance"], get_args(Balance)),
+        ("--sync", values["sync"], get_args(Sync)),
+        ("--lm-head", values["lm_head"], get_args(LmHead)),
+    ):
+        if value not in known:
+            raise UsageError(
+                f"{flag} {value!r} is unknown", fix=f"choose one of {', '.join(known)}"
+            )
+    if values["threads"] != "auto" and not (
+        values["threads"].isdecimal() and int(values["threads"]) > 0
+    ):
+        raise UsageError(
+            f"--threads {values['threads']!r} is neither auto nor a whole number above 0",
+            fix="leave it out: auto is one for each fast core",
+        )
+    if values["fp8"]:
+        raise UsageError(
+            "--fp8: yoked computes in float32 or bfloat16; there is no 8-bit path",
+            fix="leave --fp8 out; --dtype auto measures which of the two is faster here",
+        )
+
+
+# What says how long a run is.
+LENGTHS = ("num_iterations", "target_flops", "target_param_data_ratio", "duration")
+
+
+def check_length(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a --for that is no time, or stands beside another length."""
+    if values["duration"] is None:
+        return
+    if parse_duration_s(values["duration"]) <= 0:
+        raise UsageError(f"--for {values['duration']}: no time", fix="--for 8h")
+    others = [name for name in LENGTHS[:-1] if values[name] is not None]
+    if others:
+        flag = "--" + others[0].replace("_", "-")
+        raise UsageError(f"--for and {flag} both say how long to train", fix="give one of them")
+    if values["resume"] or values["resume_from_step"] is not None:
+        raise UsageError(
+            "--for with --resume: a run goes on to the steps that were fixed at its start",
+            fix="leave --for out, or give --num-iterations, which counts from the run's beginning",
         )

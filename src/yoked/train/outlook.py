@@ -15,7 +15,14 @@ from yoked.costmodel.compute_cost import RankSpeed
 from yoked.costmodel.memory import USABLE_FRACTION, checkpoint_bytes
 from yoked.costmodel.model_shape import count_parameters
 from yoked.costmodel.simulator import simulate_step
-from yoked.costmodel.step_plan import StepPlan, plan_memory, plan_step, rank_work, step_traffic
+from yoked.costmodel.step_plan import (
+    EXACT,
+    StepPlan,
+    plan_memory,
+    plan_step,
+    rank_work,
+    step_traffic,
+)
 from yoked.costmodel.work import Network, PortRate
 from yoked.train.decisions.network import LOCAL_LATENCY_S
 from yoked.train.resolve import TrainSchedule, evaluation_steps
@@ -153,7 +160,7 @@ def _compute_line(setup: RunSetup) -> str:
     chosen = {choice.name: choice.value for choice in setup.compute.choices}
     compiled = chosen["compile"]
     parts += [f"{chosen['attention']} attention", "eager" if compiled == "off" else compiled]
-    if len(hosts) > 1:
+    if len(kinds) > 1 or setup.strategy.sync.value != EXACT:
         parts.append(f"{setup.strategy.sync.value} sync")
     if setup.resolved.tables == "host":
         parts.append("tables in host memory")

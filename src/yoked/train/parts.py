@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from yoked.train.comm.control import run_on_all_ranks, run_on_rank0
 from yoked.train.comm.heartbeat import default_store
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
+from yoked.train.data.progress import NullProgress, StartProgress
 from yoked.train.decisions.network import measure_network
 from yoked.train.decisions.working import (
     Working,
@@ -40,6 +42,7 @@ from yoked.train.decisions.working import (
     worth_coming_back,
 )
 from yoked.train.device import device_name
+from yoked.train.duration import Pace, fit_duration
 from yoked.train.idle import IdleRanks, sit_out
 from yoked.train.outlook import foresee
 from yoked.train.result import RunResult
@@ -65,6 +68,14 @@ def train(config: TrainConfig, *, console: Console) -> RunResult | None:
     return result
 
 
+class Start(NamedTuple):
+    """Of a part of a run. began_s: when the run's start began, on this rank's monotonic clock."""
+
+    origin: RunOrigin
+    progress: StartProgress
+    began_s: float
+
+
 class PartEnd(NamedTuple):
     """How a part of a run ended, on this rank. result: None on a rank that sat out. is_over: the
     run is too, as far as this rank knows. some_sat_out: ranks that did wait for this one.
@@ -77,11 +88,13 @@ class PartEnd(NamedTuple):
 
 def _train(config: TrainConfig, rank_info: RankInfo, console: Console) -> RunResult | None:
     """Train part by part: each ends where other ranks are worth having."""
-    origin, progress = _begin(config, rank_info), StageProgress(console)
+    began_s = time.monotonic()
+    progress: StartProgress = StageProgress(console) if rank_info.rank == 0 else NullProgress()
+    origin = _begin(config, rank_info)
     fleet = setup_fleet(origin.config, rank_info, progress, origin.recorded_ranks)
-    progress.close()
     for part in itertools.count(1):
-        result, is_over, some_sat_out = _train_part(fleet, origin, f"part {part}", console)
+        start = Start(origin, progress, began_s)
+        result, is_over, some_sat_out = _train_part(fleet, start, f"part {part}", console)
         if not some_sat_out or any(fleet.comm.all_gather_json(is_over, read_flag)):
             break
         gc.collect()  # else two trainers would be in memory
@@ -99,8 +112,10 @@ def _begin(config: TrainConfig, rank_info: RankInfo) -> RunOrigin:
     )
 
 
-def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Console) -> PartEnd:
+def _train_part(fleet: FleetSetup, start: Start, name: str, console: Console) -> PartEnd:
     """Train with the ranks that are worth having. name: of this part, the same on all ranks."""
+    origin, progress = start.origin, start.progress
+    progress.doing("measuring the speed of ranks and network")
     working, question = ask_who_works(fleet)
     idle = [rank for rank in range(len(fleet.hosts)) if rank not in working.ranks]
     comm = part_of(fleet.comm, working.ranks, name)
@@ -109,7 +124,10 @@ def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Consol
             sit_out(name, fleet.rank_info.rank, fleet.measure_speed)
         return PartEnd(None, is_over=False, some_sat_out=True)
     setup = setup_run(fleet, comm, working, question, origin.recorded, origin.last_rows)
-    outlook = foresee(setup)
+    with told_out_of_memory(setup):
+        setup, step_s = fit_duration(setup, start.began_s, progress)
+    outlook = foresee(setup, step_s)
+    progress.close()
     if fleet.config.dry_run:
         return PartEnd(describe_run(setup, outlook), is_over=True, some_sat_out=bool(idle))
 
@@ -119,7 +137,13 @@ def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Consol
         return worth_coming_back(question, working.ranks, now)
 
     with told_out_of_memory(setup), ExitStack() as stack:
+        asked, steps = origin.config.duration, setup.schedule.num_iterations
+        if asked is not None and step_s is not None:
+            fixed = replace(origin.config, num_iterations=steps, duration=None)
+            origin = replace(origin, config=fixed)
         run = TrainingRun(setup, origin, outlook, console)
+        if asked is not None and step_s is not None:
+            run.pace = Pace(step_s, steps, asked)
         if idle and run.is_first:
             stack.enter_context(heartbeat(default_store(), name))
             run.idle = IdleRanks(default_store(), name, idle, worth_it)

@@ -288,6 +288,10 @@ def _steps(resolved: ResolvedConfig, vocab_size: int, batch: int, reasons: dict[
         reasons["num_iterations"] = f"--target-flops {config.target_flops:g}"
         flops = batch * flops_per_token(resolved.model_shape(vocab_size))
         steps = round(config.target_flops / flops)
+    elif config.duration is not None:
+        # `duration.fit_duration` has another number, once a step was taken.
+        reasons["num_iterations"] = f"until a step is measured for --for {config.duration}"
+        return SMALL_DEVICE_STEPS
     elif ratio is None and resolved.device_type != "cuda":
         reasons["num_iterations"] = f"a first look on a {resolved.device_type} device"
         return SMALL_DEVICE_STEPS

@@ -20,6 +20,7 @@ from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.config import TrainConfig
+from yoked.train.config_file import OF_THE_MODEL, as_it_began
 from yoked.train.data.rows import SampleStream
 from yoked.train.decisions.compute import configure_model
 from yoked.train.device import DTYPES
@@ -38,23 +39,13 @@ from yoked.train.sync.codecs import CODECS
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
 
-# What a run cannot change while it goes on.
-_OF_THE_MODEL = (
-    "depth",
-    "aspect_ratio",
-    "head_dim",
-    "max_seq_len",
-    "window_pattern",
-    "vocab_size",
-)
-
 
 @dataclass(frozen=True)
 class RunOrigin:
     """config: as the run goes on with it, with its name; start_from: the checkpoint that a run
     without one of its own begins with; attempt: from 1; recorded, idle: run.json's entries of the
-    attempt before, of the ranks that took part and of those that sat out; last_rows: of the
-    former's last step.
+    attempt before, or of a run that is repeated, of the ranks that took part and of those that sat
+    out; last_rows: of the former's last step.
     """
 
     config: TrainConfig
@@ -118,11 +109,15 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
     if not config.resume and config.resume_from_step is None:
         name = config.run or new_run_name(config.runs_dir, datetime.now().astimezone())
         start_from = None if config.start_from is None else config.start_from.absolute()
-        return RunOrigin(dataclasses.replace(config, run=name), start_from)
+        return RunOrigin(
+            dataclasses.replace(config, run=name, repeats=None),
+            start_from,
+            **_repeated(config.repeats),
+        )
     folder = find_run(config.run, config.runs_dir)
     run = RunFolder(folder)
     recorded = run.read()
-    saved = _as_it_began(TrainConfig.from_dict(recorded["config"]), recorded, config)
+    saved = as_it_began(TrainConfig.from_dict(recorded["config"]), recorded, config)
     _require_same_model(config, saved, folder)
     start_from = saved.start_from
     # Where it begins is a matter of this start, not of the run.
@@ -142,34 +137,15 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
     )
 
 
-def _as_it_began(
-    saved: TrainConfig, recorded: Mapping[str, Any], config: TrainConfig
-) -> TrainConfig:
-    """The saved configuration with what its devices decided: others would decide otherwise.
-
-    config: what is asked for now; another length of the run is worked out anew.
-    """
-    model, schedule = recorded.get("model") or {}, recorded.get("horizon") or {}
-    decided: dict[str, Any] = {}
-    if model:
-        decided = {
-            "depth": model["n_layer"],
-            "head_dim": model["n_embd"] // model["n_head"],
-            "max_seq_len": model["sequence_len"],
-            "window_pattern": model["window_pattern"],
-        }
-    lengths = ("num_iterations", "target_flops", "target_param_data_ratio")
-    for name in ("total_batch_size", "num_iterations"):
-        decided[name] = schedule.get(name)
-    if any(getattr(saved, name) is not None or name in config.given() for name in lengths):
-        del decided["num_iterations"]
-    left_open = {name: value for name, value in decided.items() if getattr(saved, name) is None}
-    return dataclasses.replace(saved, **left_open)
+def _repeated(chosen: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a run that repeats an earlier one takes over. chosen: `TrainConfig.repeats`."""
+    names = {"recorded": "hosts", "idle": "idle_hosts", "last_rows": "rows"}
+    return {mine: tuple((chosen or {}).get(name, ())) for mine, name in names.items()}
 
 
 def _require_same_model(config: TrainConfig, saved: TrainConfig, folder: Path) -> None:
     """Refuse flags by which another model would be trained in the run's folder."""
-    before = {name: getattr(saved, name) for name in _OF_THE_MODEL}
+    before = {name: getattr(saved, name) for name in OF_THE_MODEL}
     before["model_tag"] = saved.model_tag or f"d{saved.depth}"
     for name, value in before.items():
         asked = config.given().get(name)

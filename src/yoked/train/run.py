@@ -30,10 +30,11 @@ from yoked.train.comm.communicator import Work
 from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
 from yoked.train.data.verify import Verification
 from yoked.train.decisions.products import OWN_DTYPES_S
+from yoked.train.duration import Pace
 from yoked.train.idle import IdleRanks
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.outlook import Outlook, require_disk, start_lines
-from yoked.train.progress import TrainProgress
+from yoked.train.progress import RankPart, TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table, idle_table
 from yoked.train.resume import (
     RunOrigin,
@@ -101,6 +102,7 @@ class TrainingRun:
         self.idle: IdleRanks | None = None  # on rank 0, those that sit out
         # Whether the run is to go on with ranks that sat out so far.
         self.wants_more = self.makes_room = False
+        self.pace: Pace | None = None  # where steps were fixed by time
         self.balance: BalanceController | None = None
         if setup.sharing.live:
             hosts = [host["name"] for host in setup.hosts]
@@ -120,12 +122,17 @@ class TrainingRun:
         """Train to the end, or until stopped."""
         self.verification.start()
         self._start()
+        hosts = [host["name"] for host in self.setup.hosts]
         progress = TrainProgress(
             self.console,
             self.schedule.num_iterations,
             self.first_step,
             full_speed_token_s(self.setup),
+            hosts,
+            rank_names(hosts) if len(set(hosts)) > 1 else [f"rank {n}" for n in range(len(hosts))],
         )
+        if self.is_first:
+            progress.doing("the first step: compiling and warming up")
         done = self.first_step
         state: State = "interrupted"
         try:
@@ -142,6 +149,9 @@ class TrainingRun:
                 self._log_pending_step(progress)
                 if self.balance is not None:
                     self.balance.apply()
+                if self.is_first:
+                    progress.close()
+                    progress.doing("saving the checkpoint")
                 self._save(done, background=False)
                 if state == "finished":
                     self._finish_verification()
@@ -162,10 +172,15 @@ class TrainingRun:
             owned.update(self._load())
             return [self.first_step, optimizer.num_updates, len(owned)]
 
+        stage = StageProgress(self.console)
+        if self.is_first:
+            own = self.origin.resumes or self.origin.start_from is not None
+            stage.doing("reading the checkpoint" if own else "drawing the first weights")
         told = run_on_rank0(self.comm, load, read_list(read_whole))
         self.first_step, optimizer.num_updates, num_owned = told
         self.trainer.state.broadcast(self.console.print, owned or None, has_owned=num_owned > 0)
         run_on_all_ranks(self.comm, self._open_folder)
+        stage.close()
         self._print_start()
 
     def _load(self) -> dict[str, Tensor]:
@@ -213,6 +228,7 @@ class TrainingRun:
             "outlook": plan.outlook,
             "choices": plan.choices,
             "hosts": self.setup.hosts,
+            "rows": list(self.setup.sharing.rows),
             "idle_hosts": self.setup.idle_hosts,
             "started_s": time.time(),
         }
@@ -281,7 +297,10 @@ class TrainingRun:
             self.folder.step(step, by_rank, dt_s)
             loss = sum(s.nats for s in by_rank) / sum(s.tokens for s in by_rank)
             tokens = sum(s.tokens for s in by_rank)
-            progress.step(step, loss, tokens, dt_s)
+            parts = [RankPart(each.tokens, each.wait_s, each.comm_s) for each in by_rank]
+            progress.step(step, loss, tokens, dt_s, parts)
+            if self.pace is not None and (note := self.pace.step(dt_s)):
+                progress.say(note)
             if news := self.folder.news():
                 progress.say(news)
         self.stop_agreed = self.stop_agreed or stop

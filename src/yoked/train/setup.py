@@ -32,7 +32,7 @@ from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
-from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.data.progress import NullProgress, ProgressSink, StartProgress
 from yoked.train.decisions.compute import (
     RECORDED,
     ComputeChoices,
@@ -255,7 +255,7 @@ def load_data(
 def setup_fleet(
     config: TrainConfig,
     rank_info: RankInfo,
-    progress: ProgressSink,
+    progress: StartProgress,
     recorded: Sequence[dict[str, Any]] = (),
 ) -> FleetSetup:
     """Settle what does not depend on who takes part; collective. Raises YokedError on all ranks
@@ -263,9 +263,12 @@ def setup_fleet(
 
     recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
     """
+    progress.doing("choosing devices")
     device, why_there, comm, threads = setup_devices(config, rank_info, recorded)
+    progress.doing("loading data")
     model = setup_model(config, rank_info, comm, device, progress)
     run_on_all_ranks(comm, lambda: require_enough_rows(model.data, model.rows_per_step))
+    progress.doing("measuring dtypes, libraries and attention")
     compute = choose_compute(config, model.model_config, device, comm, threads, recorded)
     if why_there is not None:
         compute = replace(compute, choices=(*compute.choices, why_there))

@@ -11,13 +11,15 @@ from yoked.doctor.preflight import run_preflight
 from yoked.errors import HostError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
-from yoked.launch.attach import JobEnd, View
+from yoked.launch.attach import JobEnd, View, drawing
 from yoked.launch.environment import check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
 from yoked.launch.start import JobRequest, NodePlan, Started, plan_nodes, start_job
+from yoked.liveline import LiveText
 from yoked.records.examination import Need
 from yoked.remote.connect import Connections
+from yoked.units import listed
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,25 @@ class FleetJob:
 
     started: Started
     end: JobEnd | None
+
+
+class Stage:
+    """What a launch is about, for the live line."""
+
+    def __init__(self, what: str) -> None:
+        self._what: Callable[[], str] = lambda: what
+
+    def doing(self, what: str) -> None:
+        """Something of which it is not known on whom it waits."""
+        self._what = lambda: what
+
+    def waits_for(self, hosts: Callable[[], list[str]]) -> None:
+        """Hosts, fewer and fewer."""
+        self._what = lambda: f"waiting for {listed(hosts())}"
+
+    def line(self) -> LiveText:
+        """As it is to be seen now."""
+        return LiveText.of(self._what())
 
 
 def run_job(
@@ -46,14 +67,18 @@ def run_job(
     are known. after: acts while they are connected.
     """
     began_s = time.monotonic()
-    with ExitStack() as stack:
+    stage = Stage("connecting")
+    with ExitStack() as stack, ExitStack() as drawn:
+        drawn.enter_context(drawing(view.live, stage.line))
         connections = stack.enter_context(closing(Connections(fleet.hosts, fleet.ssh_file)))
         preflight = stack.enter_context(
             run_preflight(fleet, need, wanted=doctor, lend=connections.agent)
         )
+        stage.waits_for(lambda: connections.pending)
         connections.wait()
         require_all(connections.failures)
         clients = connections.clients
+        stage.doing("looking at the hosts")
         nodes = plan_nodes(
             fleet,
             clients,
@@ -63,8 +88,10 @@ def run_job(
         )
         require_versions(nodes)
         if before is not None:
+            stage.doing("preparing data and what else travels")
             request = before(nodes)
         connect_s = time.monotonic() - began_s
+        stage.doing("starting on all hosts")
         started = start_job(
             request,
             nodes,
@@ -72,6 +99,7 @@ def run_job(
             approve=lambda: None if preflight is None else preflight.require_health(view.note),
         )
         started.took_s["connect"] = connect_s
+        drawn.close()  # whoever follows the run has the line
         end = None
         if not detach:
             end = RunHandle.of(started, reconnecting(fleet)).follow(view)

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from yoked.cli import live
 from yoked.cli.live import LiveView
 from yoked.cli.output import Output
+from yoked.liveline import LiveText
 
 
 class Terminal(io.StringIO):
@@ -33,10 +36,10 @@ def test_a_terminal_has_the_live_line_below_what_the_rank_prints(
     terminal, shown = a_terminal(monkeypatch), view()
     assert shown.live is not None
 
-    shown.live("step 3/60")
+    shown.live(LiveText.of("step 3/60"))
     shown.rank_output("err", "saved\n")
-    shown.live("step 4/60")
-    shown.live("")
+    shown.live(LiveText.of("step 4/60"))
+    shown.live(LiveText())
 
     assert terminal.getvalue() == "step 3/60\r\x1b[Ksaved\nstep 4/60\r\x1b[K"
 
@@ -70,7 +73,22 @@ def test_a_live_line_moves_no_cursor_and_never_wraps(
     terminal, shown = a_terminal(monkeypatch), view()
     assert shown.live is not None
 
-    shown.live("\x1b[2J\x1b]0;title\x07" + "x" * 500)
+    shown.live(LiveText.of("\x1b[2J\x1b]0;title\x07" + "x" * 500))
 
     assert "\x1b" not in terminal.getvalue()
     assert len(terminal.getvalue()) == 99
+
+
+def test_a_line_that_stays_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, shown = a_terminal(monkeypatch), view()
+    now_s = [100.0]
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert shown.live is not None
+
+    for _ in range(5):
+        shown.live(LiveText.of("waiting for beta"))
+        now_s[0] += 1.0
+
+    drawn = terminal.getvalue().split("\r")
+    assert drawn[0] == "waiting for beta"
+    assert drawn[-1] == "waiting for beta  (4 s)\x1b[K"

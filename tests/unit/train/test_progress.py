@@ -4,9 +4,10 @@ import io
 
 import pytest
 from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.train import progress as progress_module
-from yoked.train.progress import TrainProgress
+from yoked.train.progress import RankPart, TrainProgress
 
 
 class Clock:
@@ -47,7 +48,7 @@ def test_a_terminal_has_one_line_that_is_drawn_over(clock):
     assert drawn.count("\n") == 1
     assert drawn.endswith("\n")
     last = drawn.split("\r")[-1]
-    assert last.startswith("step 3/100  loss 5.0000  8,192 tokens/s  48.5 s left")
+    assert "step 3/100  loss 5.0000  8,192 tokens/s  48 s left" in last
 
 
 def test_a_terminal_is_not_drawn_on_at_every_step(clock):
@@ -113,7 +114,8 @@ def test_a_line_never_wraps_on_a_narrow_terminal(clock):
 
     progress.step(0, 5.0, 4096, 0.5)
 
-    assert len(out.getvalue().removeprefix("\r").removesuffix("\x1b[K")) == 29
+    drawn = out.getvalue().removeprefix("\r").removesuffix("\x1b[K")
+    assert drawn == "1/100  loss 5.0000  50 s left"
 
 
 def test_what_is_said_in_between_ends_the_open_line(clock):
@@ -132,3 +134,67 @@ def test_a_run_that_never_stepped_leaves_no_empty_line():
     progress.close()
 
     assert out.getvalue() == ""
+
+
+def fleet(width: int) -> tuple[TrainProgress, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, highlight=False)
+    hosts = ["i9", "laptop"]
+    return TrainProgress(console, 2000, 0, hosts=hosts, names=hosts), out
+
+
+def last_drawn(out: io.StringIO) -> str:
+    return out.getvalue().split("\r")[-1].removesuffix("\x1b[K")
+
+
+@pytest.mark.parametrize("width", [160, 120, 80, 60, 30])
+def test_a_fleets_line_says_speed_by_host_and_who_is_waited_for(
+    clock: Clock, width: int, snapshot: SnapshotAssertion
+) -> None:
+    progress, out = fleet(width)
+
+    for step in range(60):
+        clock.now_s += 1
+        parts = [RankPart(12_000, 0.25, 0.125), RankPart(4_384, 0.0, 0.1)]
+        progress.step(step, 5.0 - step / 100, 16_384, 1.0, parts)
+
+    assert len(last_drawn(out)) < width
+    assert last_drawn(out) == snapshot
+
+
+def test_ranks_that_do_not_wait_are_not_spoken_of(clock: Clock) -> None:
+    progress, out = fleet(200)
+
+    for step in range(3):
+        clock.now_s += 1
+        progress.step(step, 5.0, 16_384, 1.0, [RankPart(8_192, 0.01, 0.02)] * 2)
+
+    assert "waits" not in last_drawn(out)
+    assert "network" not in last_drawn(out)
+
+
+@pytest.mark.parametrize(("change", "arrow"), [(-0.01, "↓"), (0.01, "↑"), (0.0, "→")])
+def test_the_loss_has_its_trend_once_there_is_one(clock: Clock, change: float, arrow: str) -> None:
+    progress, out = make(terminal=True, width=120)
+
+    for step in range(9):
+        clock.now_s += 1
+        progress.step(step, 5.0, 1000, 1.0)
+    early = last_drawn(out)
+    for step in range(9, 60):
+        clock.now_s += 1
+        progress.step(step, 5.0 + change * step, 1000, 1.0)
+
+    assert not {"↓", "↑", "→"} & set(early)
+    assert arrow in last_drawn(out)
+
+
+def test_what_goes_on_before_the_first_step_makes_room_for_it(clock: Clock) -> None:
+    progress, out = make(terminal=True)
+
+    progress.doing("compiling")
+    progress.step(0, 5.0, 4096, 0.5)
+    progress.close()
+
+    assert out.getvalue().startswith("\rcompiling\x1b[K\r")
+    assert out.getvalue().count("\n") == 1

@@ -25,6 +25,8 @@ _REFUSED = {
     "num_iterations": "--steps",
     "target_flops": "--steps",
     "target_param_data_ratio": "--steps",
+    "duration": "--steps",
+    "config_file": "",
     "ranks": "--processes",
     "run": "",
     "resume": "",
@@ -58,10 +60,10 @@ def command(
     """Measure what training gives: one process, several on one host, each GPU, all hosts.
 
     Takes the flags of `yoked train`, but for those that a benchmark decides: it refuses
-    --num-iterations, --target-flops, --target-param-data-ratio, --ranks, --run, --resume,
-    --resume-from-step, --from and --dry-run. Each host is measured alone, all of them at the same
-    time, then together: the same steps of the same rows. Nothing but yoked's own cache stays on
-    the hosts; Ctrl-C ends what runs.
+    --num-iterations, --target-flops, --target-param-data-ratio, --for, --ranks, --run, --config,
+    --resume, --resume-from-step, --from and --dry-run. Each host is measured alone, all of them at
+    the same time, then together: the same steps of the same rows. Nothing but yoked's own cache
+    stays on the hosts; Ctrl-C ends what runs.
     """
     from yoked.workflows.bench import run_bench
 

@@ -17,7 +17,7 @@ from yoked.console import StageProgress
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import connected
-from yoked.train.config import Packing
+from yoked.train.limits import Packing
 from yoked.units import format_bytes, format_count
 
 app = App(name="data", help="Prepare and fetch training data.")

@@ -42,6 +42,12 @@ def command(
     outlives the terminal that follows it: `yoked attach` finds it.
     """
     output = Output(json_mode=config.json_output)
+    if config.config_file is not None:
+        from yoked.train.config_file import with_config_file
+
+        config, others = with_config_file(config, JobFlags)
+        flags = flags.on_top_of(others)
+        config = dataclasses.replace(config, json_output=output.json_mode)
     fleet = named_fleet(flags)
     if fleet is None:
         return run_training(config, output, flags)

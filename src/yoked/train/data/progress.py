@@ -17,8 +17,24 @@ class ProgressSink(Protocol):
         """
 
 
+class StartProgress(ProgressSink, Protocol):
+    """Receives what the start of a run is about, too."""
+
+    def doing(self, what: str) -> None:
+        """Report what goes on now, such as `measuring dtypes`."""
+
+    def close(self) -> None:
+        """Report that nothing of the kind goes on any more."""
+
+
 class NullProgress:
     """A sink that ignores all reports."""
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Do nothing."""
+
+    def doing(self, what: str) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
         """Do nothing."""
