@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from yoked.core.fs import write_bytes
-from yoked.liveline import LivePart, LiveText
+from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
 from yoked.units import format_bytes, format_count, format_duration
 
@@ -100,7 +100,7 @@ class StageProgress:
         if now_s - self._drawn_s >= _REDRAW_S or done == total:
             self._drawn_s = now_s
             line = self._line(done, total, unit, now_s - self._started_s)
-            self._live.draw(LiveText((LivePart(line, 0),), done / total if total else None))
+            self._live.draw(LiveText.of(line))
 
     def doing(self, what: str) -> None:
         """Say what goes on now, of which no amount is known. Nothing of it stays."""

@@ -16,7 +16,8 @@ from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.report.bench_table import COLUMNS, BenchTable, to_markdown
 from yoked.table import table as aligned
-from yoked.train.config import Sync, TrainConfig
+from yoked.train.config import TrainConfig
+from yoked.train.limits import Sync
 
 STEPS = 20
 PLOTS = (".png", ".svg", ".pdf")
@@ -34,6 +35,7 @@ _REFUSED = {
     "start_from": "",
     "dry_run": "",
 }
+_NAMED = {"start_from": "--from", "duration": "--for", "config_file": "--config"}
 # Flags without effect: their results would be thrown away.
 _IGNORED_FLAGS = ("eval_every", "eval_tokens", "save_every", "keep_last", "model_tag", "runs_dir")
 
@@ -116,7 +118,7 @@ def _check(
 ) -> None:
     for name in config.given():
         if name in _REFUSED:
-            flag = "--from" if name == "start_from" else _flag(name)
+            flag = _flag(name)
             instead = f"{_REFUSED[name]} says how many" if _REFUSED[name] else f"leave {flag} out"
             raise UsageError(f"{flag} is not for a benchmark, which starts anew", fix=instead)
     if steps < 2:
@@ -134,4 +136,4 @@ def _check(
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return _NAMED.get(name, "--" + name.replace("_", "-"))
