@@ -21,7 +21,11 @@ from yoked.lab.pytest_plugin import why_not
 
 pytestmark = pytest.mark.distributed
 
-TINY = ("--depth=1", "--max-seq-len=64", "--device-batch-size=1", "--total-batch-size=128")
+TINY = (
+    *("--depth=1", "--max-seq-len=64", "--device-batch-size=1", "--total-batch-size=128"),
+    *("--vocab-size=512", "--num-iterations=3", "--eval-every=-1", "--dtype=float32"),
+    *("--data=text", "--ranks=2"),
+)
 LIMIT_S = 300
 UNREACHABLE = re.compile(r"connection broken|NameResolutionError|Network is unreachable")
 
@@ -137,8 +141,12 @@ def test_a_wheel_without_torch_brings_a_lab_up_and_finds_its_hosts(
 
 
 def test_a_wheel_with_its_extra_trains_and_writes(trainer: Environment, tmp_path: Path) -> None:
-    said = trainer.yoked("train", *TINY, "--ranks=2", "--num-iterations=3", "--json", cwd=tmp_path)
-    result = json.loads(said)
+    (tmp_path / "text").mkdir()
+    for number in range(20):
+        words = " ".join(f"w{number * word % 97}" for word in range(2000))
+        (tmp_path / "text" / f"{number}.txt").write_text(words)
+
+    result = json.loads(trainer.yoked("train", *TINY, "--json", cwd=tmp_path))
     trainer.yoked("sample", "--max-tokens=4", cwd=tmp_path)
 
     assert result["steps"] == 3

@@ -50,8 +50,6 @@ def links_lines(examination: Examination, width: int) -> list[str]:
         lines = table(["from", "to", "link"], [[*pair, cell] for pair, cell in cells.items()])
     if over := sorted(_tunnels(examination)):
         told = f"over {listed(over)}, as yoked.toml has it: a VPN encrypts on one core"
-        if not _has_rates(examination):
-            told += "; yoked doctor --bandwidth measures it"
         lines += textwrap.wrap(told, width, subsequent_indent="  ")
     used = [word for word in _MEANINGS if any(word in cell for cell in cells.values())]
     for word in used:
@@ -70,10 +68,6 @@ def _tunnels(examination: Examination) -> set[str]:
 
 def _is_tunnel(host: HostSeen, interface: str) -> bool:
     return any(each["name"] == interface and each["kind"] == "vpn" for each in host.interfaces)
-
-
-def _has_rates(examination: Examination) -> bool:
-    return any(dial.chosen and dial.goodput_bytes_per_s for dial in examination.dials)
 
 
 def _cell(examination: Examination, source: str, target: str) -> str:
