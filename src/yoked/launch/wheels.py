@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -143,7 +144,9 @@ def _asked_sizes(
         command += ["--target", str(scratch / "nothing"), "--report", str(report)]
         command += _for_platform(base, options, scratch / "requirements.txt")
         try:
-            subprocess.run(command, capture_output=True, timeout=_SIZES_S, check=True)
+            # What it leaves where its time is over goes with the folder.
+            env = {**os.environ, "TMPDIR": str(scratch)}
+            subprocess.run(command, capture_output=True, timeout=_SIZES_S, check=True, env=env)
             found = json.loads(report.read_text(encoding="utf-8"))["install"]
             urls = [str(each["download_info"]["url"]) for each in found]
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):

@@ -14,6 +14,7 @@ from cyclopts import App
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands import install
+from yoked.cli.main import main
 from yoked.cli.output import Output
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.model import Fleet, Host
@@ -114,3 +115,27 @@ def test_what_cannot_be_done_at_once_is_refused(
     with pytest.raises(UsageError) as caught:
         app(["install", *flags, "--host", "a", "--host", "b"], exit_on_error=False)
     assert str(caught.value) == snapshot
+
+
+def test_undo_shows_what_install_made_and_removes_it_after_a_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOKED_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    made = tmp_path / "data" / "envs" / "0123456789abcdef"
+    made.mkdir(parents=True)
+    (made / "file").write_text("x" * 1000)
+
+    shown = main(["install", "--undo"])
+    before = capsys.readouterr().out
+    removed = main(["install", "--undo", "--yes", "--json"])
+    payload = json.loads(capsys.readouterr().out)
+    nothing = main(["install", "--undo", "--yes"])
+
+    assert (shown, removed, nothing) == (0, 0, 0)
+    assert f"would remove:\n  .: {made}, 1.00 kB\n" in before
+    assert "yoked install --undo --yes" in before
+    assert [each["removed"] for each in payload["hosts"][0]["environments"]] == [True]
+    assert not made.exists()
+    assert capsys.readouterr().out.startswith("nothing that install made is there")
