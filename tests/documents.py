@@ -44,20 +44,29 @@ _HOME = (
     r"""sed -i "s#^name = .\(desktop\|laptop\).\$#&\npython = '$PYTHON'#" yoked.toml""",
     "yoked trust yoked.toml",
 )
-TRAIN = (
+_TRAIN = (
     "yoked train --detach --run evening --depth 2 --max-seq-len 256 --vocab-size 4096 "
     "--total-batch-size 2048 --num-iterations 40 --eval-every -1"
 )
 # Pages that are typed from top to bottom in a lab, and what is typed before.
 IN_A_LAB = {
+    "AGENTS.md": _LAB,
     "docs/guides/doctor.md": _HOME,
     "docs/guides/fleet.md": _LAB,
+    "docs/guides/own-program.md": _HOME,
     "docs/guides/plan.md": _HOME,
     "docs/guides/probe.md": _HOME,
-    "docs/guides/runs.md": (*_HOME, TRAIN),
+    "docs/guides/runs.md": (*_HOME, _TRAIN),
+    "docs/guides/unequal-machines.md": (*_HOME, "yoked probe --quick"),
+    "docs/guides/when-something-breaks.md": (*_HOME, _TRAIN),
+    "docs/guides/wifi.md": _HOME,
+    "docs/tutorial/two-hosts.md": (),
 }
 # The same on this machine alone, in seconds.
-ON_THIS_MACHINE: dict[str, tuple[str, ...]] = {"docs/guides/clusters.md": ()}
+ON_THIS_MACHINE: dict[str, tuple[str, ...]] = {
+    "docs/concepts/cost-model.md": (),
+    "docs/guides/clusters.md": (),
+}
 
 MACHINE = "machine"
 _FENCE = re.compile(

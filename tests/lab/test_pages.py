@@ -25,6 +25,6 @@ def test_what_a_page_says_is_what_happens(page: str, tmp_path: Path) -> None:
     with learner(tmp_path) as walk:
         (walk.home / "bin" / "ssh").write_text(SSH)
         (walk.home / "bin" / "ssh").chmod(0o755)
-        walk.type(*IN_A_LAB[page])
+        walk.type("cd ~", *IN_A_LAB[page])
         for section in sections(page):
             walk.perform(section)
