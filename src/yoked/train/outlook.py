@@ -25,7 +25,7 @@ from yoked.costmodel.step_plan import (
 )
 from yoked.costmodel.work import Network, PortRate
 from yoked.train.decisions.network import LOCAL_LATENCY_S
-from yoked.train.resolve import TrainSchedule, evaluation_steps
+from yoked.train.resolve import TrainSchedule, evaluation_steps, evaluations
 from yoked.train.setup import UNLIMITED, RunSetup
 from yoked.units import format_bytes, format_count, format_duration, listed, plural
 
@@ -83,7 +83,7 @@ def foresee(setup: RunSetup, step_s: float | None = None) -> Outlook:
         epoch_tokens=epoch_tokens,
         epochs=tokens / epoch_tokens,
         checkpoint_bytes=one,
-        disk_bytes=one * (min(setup.config.keep_last, _saves(schedule)) + 1),
+        disk_bytes=one * (_most_kept(schedule, setup.config.keep_last) + 1),
         free_bytes=free_bytes(setup.config.runs_dir),
         memory=_memory(setup, plan),
         remark=epoch_remark(tokens / epoch_tokens, data.info.name),
@@ -150,6 +150,8 @@ def _compute_line(setup: RunSetup) -> str:
     kinds = {host["name"]: str(host["device"]).partition(":")[0] for host in hosts}
     if len(kinds) == 1:
         where = f"{plural(len(hosts), 'rank')} on {next(iter(kinds.values()))}"
+    elif len(set(kinds.values())) == 1:
+        where = f"{len(hosts)} ranks on {listed(kinds)} ({hosts[0]['device'].partition(':')[0]})"
     else:
         where = f"{len(hosts)} ranks on {listed(f'{name} ({kinds[name]})' for name in kinds)}"
     threads = {host["threads"] for host in hosts}
@@ -167,12 +169,15 @@ def _compute_line(setup: RunSetup) -> str:
     return f"compute: {', '.join(parts)}"
 
 
-def _saves(schedule: TrainSchedule) -> int:
-    """How often a run saves."""
-    between = 0
+def _most_kept(schedule: TrainSchedule, keep_last: int) -> int:
+    """How many checkpoints a run keeps at its end: the newest, and the best one beside them."""
+    saves, best = 1, 0
     if schedule.save_every is not None:
-        between = (schedule.num_iterations - 1) // schedule.save_every
-    return between + 1
+        saves += (schedule.num_iterations - 1) // schedule.save_every
+        if schedule.eval_every is not None:
+            saves += evaluations(schedule.num_iterations, schedule.eval_every) - 1
+            best = 1
+    return min(keep_last + best, saves)
 
 
 def _step_plan(setup: RunSetup) -> StepPlan:

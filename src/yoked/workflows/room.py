@@ -5,6 +5,7 @@ Before anything starts: too many would not fail, but take turns for minutes, or 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,7 +36,8 @@ def require_room(
         # Of a run that goes on, the model is not known yet.
         counts = kind == "cpu" and not config.goes_on
         need = functools.partial(_memory_bytes, config) if counts else None
-        if told := check_room(where, node.ranks, node.facts, need):
+        less = _less_memory(config, node.facts) if counts else ()
+        if told := check_room(where, node.ranks, node.facts, need, less):
             note(told)
 
 
@@ -44,10 +46,12 @@ def check_room(
     ranks: int,
     facts: Mapping[str, Any],
     need_bytes: Callable[[int], float] | None = None,
+    less: Sequence[str] = (),
 ) -> str | None:
     """Whether a host has room for so many ranks; a note, or None. Raises UsageError.
 
-    facts: the agent's. need_bytes: of so many ranks together; None: not known.
+    facts: the agent's. need_bytes: of so many ranks together; None: not known. less: what takes
+    less memory.
     """
     cores, available = int(facts["usable_cores"]), facts["memory_available_bytes"]
     most = cores
@@ -58,7 +62,7 @@ def check_room(
                 f"{plural(ranks, 'rank')} of this model would take at least "
                 f"{format_bytes(need_bytes(ranks))} of memory; {where} has "
                 f"{format_bytes(available)} free",
-                fix=_less_memory(most),
+                fix=(*((f"--ranks {most}",) if most else ()), *less),
             )
     if ranks <= cores:
         return None
@@ -72,9 +76,14 @@ def check_room(
     return f"{told}: they take turns, and --ranks {cores} is faster"
 
 
-def _less_memory(most: int) -> tuple[str, ...]:
-    smaller = "a smaller --depth, --device-batch-size 1, or --checkpoint-activations"
-    return (f"--ranks {most}", smaller) if most else (smaller,)
+def _less_memory(config: TrainConfig, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Flags with which one rank has room, on a host with these facts."""
+    smaller = "--device-batch-size 1 or --checkpoint-activations take less"
+    depth, available = resolve(config, "cpu").depth, facts["memory_available_bytes"]
+    for fewer in range(depth - 1, 0, -1) if available is not None else ():
+        if _memory_bytes(dataclasses.replace(config, depth=fewer), 1) <= available:
+            return f"--depth {fewer}", smaller
+    return (smaller,)
 
 
 def _memory_bytes(config: TrainConfig, ranks: int) -> float:

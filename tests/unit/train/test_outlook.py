@@ -91,15 +91,18 @@ def test_a_text_that_is_read_often_is_remarked_on(snapshot: SnapshotAssertion) -
     assert [epoch_remark(epochs, "farm") for epochs in (4.3, 1234.0)] == snapshot
 
 
+@pytest.mark.parametrize(
+    ("save_every", "eval_every", "count"),
+    # The last three, the best, and the one that is being written.
+    [(10, 50, 5), (10, None, 4), (None, 50, 2), (500, None, 2), (500, 100, 3)],
+)
 def test_the_disk_holds_the_kept_checkpoints_and_one_that_is_being_written(
-    setup: RunSetup,
+    setup: RunSetup, save_every: int | None, eval_every: int | None, count: int
 ) -> None:
     one = checkpoint_bytes(count_parameters(setup.model_config))
-    often = dataclasses.replace(setup.schedule, save_every=10)
+    schedule = dataclasses.replace(setup.schedule, save_every=save_every, eval_every=eval_every)
 
-    assert foresee(dataclasses.replace(setup, schedule=often)).disk_bytes == 4 * one
-    never = dataclasses.replace(setup.schedule, save_every=None)
-    assert foresee(dataclasses.replace(setup, schedule=never)).disk_bytes == 2 * one
+    assert foresee(dataclasses.replace(setup, schedule=schedule)).disk_bytes == count * one
 
 
 def test_a_disk_without_room_for_one_checkpoint_is_an_error(
