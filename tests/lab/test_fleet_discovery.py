@@ -13,9 +13,10 @@ from types import ModuleType
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.failures import raises_fault
 
 import yoked
-from yoked.cli.commands import hosts, init
+from yoked.cli.commands import doctor, hosts, init
 from yoked.errors import FleetError, HostError
 from yoked.fleet.discover import survey
 from yoked.fleet.file import load_fleet, read_fleet
@@ -25,6 +26,7 @@ from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
 from yoked.lab.process import until
 from yoked.lab.pytest_plugin import LabUp, new_lab
+from yoked.lab.topology_load import load
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_all
 
@@ -41,6 +43,24 @@ table inet person {
         tcp dport 22 accept
     }
 }
+"""
+# A desktop, and a container whose bridge leads nowhere else.
+BOXED = """
+description = "a container with a network of its own"
+[[network]]
+name = "lan"
+subnet = "192.168.77.0/24"
+[[network]]
+name = "podman"
+subnet = "10.88.0.0/16"
+[[host]]
+name = "desk"
+[[host]]
+name = "box"
+[[host.interface]]
+name = "eth0"
+network = "podman"
+address = "10.88.0.7/16"
 """
 
 
@@ -126,6 +146,30 @@ def test_a_firewall_is_named_with_the_pair(lab_of_two: Lab, snapshot: SnapshotAs
         beta.tool(["nft", "delete", "table", "inet", "person"])
 
     assert str(caught.value) == snapshot
+
+
+def test_a_container_with_a_network_of_its_own_is_told_by_init_and_doctor(
+    lab_up: LabUp, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "boxed.toml").write_text(BOXED)
+    lab = lab_up(load(str(tmp_path / "boxed.toml")))
+    box = lab.host("box")
+    box.run(["sh", "-c", "rm -f /.dockerenv; mkdir -p /run && touch /run/.containerenv"])
+    # A container's way to others is its own machine.
+    box.tool(["ip", "route", "add", "default", "dev", "eth0"])
+    file = tmp_path / "yoked.toml"
+
+    with raises_fault("container-bridge", host="box", address="10.88.0.7", container="podman"):
+        init.command("desk", "box", fleet=file, ssh_config=lab.ssh_config)
+    status = doctor.command(
+        flags=doctor.DoctorFlags(quick=True), fleet=lab.fleet_file, json_output=True
+    )
+
+    told = json.loads(capsys.readouterr().out)
+    assert status == 1
+    # No NAT leads out of this one either, which is a finding of its own.
+    found = {each["check"]: each["hosts"] for each in told["findings"]}
+    assert found["container-bridge"] == ["box"]
 
 
 def test_init_writes_what_hosts_then_shows(

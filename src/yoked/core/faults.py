@@ -70,6 +70,12 @@ FAULTS: Mapping[str, Fault] = {
             "yoked install    where torch is missing",
         ),
     ),
+    "container-bridge": Fault(
+        HostError,
+        "{host} is a container of {container}, and {address} ({interface}) is of a bridge on its "
+        "own machine: no other host reaches it",
+        ("start the container again with `{container} run --network=host`, sshd at a free port",),
+    ),
     "disk-full": Fault(
         HostError,
         "{path}: the disk is full: {needed}{free:,} bytes are free",
@@ -230,6 +236,15 @@ FAULTS: Mapping[str, Fault] = {
         "run {name} on {host} has no checkpoint yet",
         ("yoked logs {name}",),
     ),
+    "nat": Fault(
+        HostError,
+        "{host} is Linux inside Windows (WSL2), and its address {address} is behind a NAT: no "
+        "other host reaches it",
+        (
+            "in Windows, in %UserProfile%\\.wslconfig below `[wsl2]`: networkingMode=mirrored",
+            "then `wsl --shutdown`",
+        ),
+    ),
     "no-ctypes": Fault(
         HostError,
         "{python} was built without ctypes, and cannot tell this host's addresses",
@@ -364,5 +379,17 @@ FAULTS: Mapping[str, Fault] = {
         HostError,
         "{path} cannot be written: {reason}",
         ("ls -ld {parent}    there shows whose it is",),
+    ),
+    "wsl-firewall": Fault(
+        HostError,
+        "{host} is Linux inside Windows, and nothing gets in at {address}: Windows' firewall for "
+        "virtual machines stands before it",
+        (
+            (
+                "in a PowerShell of Windows, as administrator: New-NetFirewallHyperVRule -Name "
+                "yoked -DisplayName yoked -Direction Inbound -Action Allow -VMCreatorId "
+                "'{creator}' -RemoteAddresses {sources}"
+            ),
+        ),
     ),
 }

@@ -13,10 +13,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from yoked.agent.virtual import WSL_CREATOR
 from yoked.core.faults import fault
 from yoked.core.parallel import at_once
 from yoked.errors import HostError
 from yoked.fleet.choose import Attempt, Candidate, Choice, choose, reached_by_all
+from yoked.fleet.enclosed import enclosed_by
 from yoked.fleet.model import Fleet, Host
 
 # A lost SYN is sent again after 1 s.
@@ -78,7 +80,47 @@ def survey(hosts: Sequence[Host], agents: Mapping[str, Agent]) -> Survey:
         attempts = dialer.reach(names, candidates)
         usable = reached_by_all(names, candidates, attempts)
         attempts = _merged(attempts, dialer.measure(names, usable))
-    return Survey(tuple(candidates), tuple(attempts), choose(names, candidates, attempts))
+    try:
+        choices = choose(names, candidates, attempts)
+    except HostError:
+        _blame_what_encloses(agents, attempts)
+        raise
+    return Survey(tuple(candidates), tuple(attempts), choices)
+
+
+def _blame_what_encloses(agents: Mapping[str, Agent], attempts: Sequence[Attempt]) -> None:
+    """Raise HostError for a host that nobody reached because it is in a container or in Windows."""
+    reached = {each.target.host for each in attempts if each.reached}
+    hidden = {each.target.host: each for each in attempts if each.target.host not in reached}
+    for name, attempt in hidden.items():
+        try:
+            virtual = agents[name].call("health", parts=["virtual"])["virtual"] or {}
+        except HostError:
+            # What dials said is said all the same.
+            continue
+        at = attempt.target
+        where = {"host": name, "address": at.address}
+        code = enclosed_by(virtual, at.interface, at.address, attempt.error)
+        if code == "container-bridge":
+            kind = virtual["container"]
+            raise fault("container-bridge", **where, interface=at.interface, container=kind)
+        if code == "nat":
+            raise fault("nat", **where)
+        if code == "wsl-firewall":
+            sources = ",".join(_addresses_but(at, attempts))
+            raise fault("wsl-firewall", **where, creator=WSL_CREATOR, sources=sources)
+
+
+def _addresses_but(target: Candidate, attempts: Sequence[Attempt]) -> list[str]:
+    """The addresses from which other hosts would dial a candidate."""
+    found = dict.fromkeys(each.target for each in attempts)
+    return [
+        each.address
+        for each in found
+        if each.host != target.host
+        and each.version == target.version
+        and each.kind not in ("docker", "bridge")
+    ]
 
 
 def require_distinct(facts: Mapping[str, Mapping[str, Any]]) -> None:

@@ -33,6 +33,8 @@ class FakeAgent:
     measures: bool = True
     # So many first measurements give no figure.
     vain: int = 0
+    # What it says that it is inside of.
+    virtual: dict[str, Any] | None = None
     listening: bool = False
     sent: list[float] = field(default_factory=list)
 
@@ -42,6 +44,8 @@ class FakeAgent:
                 {"name": interface, "gloo_address": address, "kind": "physical"}
                 for interface, address in self.addresses.items()
             ]
+        if name == "health":
+            return {"virtual": self.virtual}
         assert name == "dial"
         self.sent.append(args["send_s"])
         return [self._dialled(target["address"], args["send_s"]) for target in args["targets"]]
@@ -95,6 +99,30 @@ def test_listeners_are_closed_whatever_comes_of_it(snapshot: SnapshotAssertion) 
     assert str(caught.value) == snapshot
 
     assert not any(agent.listening for agent in agents.values())
+
+
+@pytest.mark.parametrize(
+    ("virtual", "address", "code"),
+    [
+        ({"container": "docker", "bridged": ["eth0"]}, "172.17.0.2", "container-bridge"),
+        ({"wsl": 2, "networking": "nat"}, "172.29.48.5", "nat"),
+        ({"wsl": 2, "networking": "mirrored", "inbound": "Block"}, "10.0.0.2", "wsl-firewall"),
+    ],
+)
+def test_what_a_host_is_inside_of_is_blamed_where_nobody_reaches_it(
+    virtual: dict[str, Any], address: str, code: str, snapshot: SnapshotAssertion
+) -> None:
+    agents = {
+        "alpha": FakeAgent("alpha", {"eth0": "10.0.0.1"}, ANSWERS),
+        "beta": FakeAgent("beta", {"eth0": address}, ANSWERS, virtual=virtual),
+    }
+    for agent in agents.values():
+        agent.answers = {"10.0.0.1": "alpha"}
+
+    with raises_fault(code, host="beta", address=address) as caught:
+        survey(HOSTS, agents)
+
+    assert str(caught.value) == snapshot
 
 
 def test_a_link_that_gave_no_figure_is_measured_again() -> None:

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from ipaddress import ip_network
 from typing import TypeVar
 
 from yoked.doctor.checks.query import (
     ANSWERED,
     SILENT,
-    address_of,
     addresses,
     at,
     chosen_address,
     former_address,
     in_network,
     interface_kind,
+    mapping,
     part,
 )
 from yoked.doctor.firewalls import drops_outgoing, is_off, limits_rate
+from yoked.fleet.enclosed import enclosed_by
 from yoked.records.examination import Dial, Examination, HostSeen
 
 # What a host's own kernel answers when a route forbids the way.
@@ -35,12 +35,6 @@ _UNREACHABLE = frozenset({"EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ENO
 USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE"})
 NO_DESCRIPTORS = frozenset({"EMFILE", "ENFILE"})
 _NOTHING_LEFT = USED_UP | NO_DESCRIPTORS
-# Containers of these get an address of a network on their own machine, unless asked otherwise.
-_OWN_NETWORK = ("docker", "podman")
-# Source: default-address-pools of dockerd; podman-network(1).
-_CONTAINER_NETWORKS = (ip_network("172.16.0.0/12"), ip_network("10.88.0.0/13"))
-# What WSL says of its networking where nobody reaches it from outside.
-_HIDDEN = ("nat", "virtioproxy")
 
 
 @dataclass(frozen=True)
@@ -176,28 +170,21 @@ def _verdict(link: Link) -> Verdict:
     return Verdict("dial-failed", link.target.name, link)
 
 
-def _boxed_in(link: Link) -> Verdict | None:
+def _hidden(link: Link) -> Verdict | None:
     """The target's address is one that only its own machine can dial."""
-    target = link.target
-    inside = part(target, "virtual", "container") in _OWN_NETWORK
-    own_end = link.dials[0].interface in (part(target, "virtual", "bridged") or ())
-    if inside and own_end and _is_given_out(link.address):
-        return Verdict("container-bridge", target.name, link)
-    hidden = part(target, "virtual", "networking") in _HIDDEN
-    return Verdict("nat", target.name, link) if hidden else None
-
-
-def _is_given_out(address: str) -> bool:
-    found = address_of(address)
-    return any(found in net for net in _CONTAINER_NETWORKS) if found is not None else False
+    check = _enclosed(link)
+    return None if check in (None, "wsl-firewall") else Verdict(str(check), link.target.name, link)
 
 
 def _windows_firewall(link: Link) -> Verdict | None:
     """The target is Linux in Windows with Windows' own addresses, and nothing comes in."""
-    if link.failed.error != "ETIMEDOUT" or part(link.target, "virtual", "networking") != "mirrored":
-        return None
-    allows = part(link.target, "virtual", "inbound") == "Allow"
-    return None if allows else Verdict("wsl-firewall", link.target.name, link)
+    found = _enclosed(link) == "wsl-firewall"
+    return Verdict("wsl-firewall", link.target.name, link) if found else None
+
+
+def _enclosed(link: Link) -> str | None:
+    virtual = mapping(part(link.target, "virtual"))
+    return enclosed_by(virtual, link.dials[0].interface, link.address, link.failed.error)
 
 
 def _impostor(link: Link) -> Verdict | None:
@@ -407,7 +394,7 @@ def _dropped(link: Link) -> Verdict | None:
 
 
 _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
-    _boxed_in,
+    _hidden,
     _impostor,
     _nothing_left,
     _either(_netmask),
