@@ -99,16 +99,27 @@ def _blame_what_encloses(agents: Mapping[str, Agent], attempts: Sequence[Attempt
             # What dials said is said all the same.
             continue
         at = attempt.target
-        where = {"host": name, "address": at.address}
         code = enclosed_by(virtual, at.interface, at.address, attempt.error)
         if code == "container-bridge":
             kind = virtual["container"]
-            raise fault("container-bridge", **where, interface=at.interface, container=kind)
+            raise fault(
+                "container-bridge",
+                host=name,
+                address=at.address,
+                interface=at.interface,
+                container=kind,
+            )
         if code == "nat":
-            raise fault("nat", **where)
+            raise fault("nat", host=name, address=at.address)
         if code == "wsl-firewall":
             sources = ",".join(_addresses_but(at, attempts))
-            raise fault("wsl-firewall", **where, creator=WSL_CREATOR, sources=sources)
+            raise fault(
+                "wsl-firewall",
+                host=name,
+                address=at.address,
+                creator=WSL_CREATOR,
+                sources=sources,
+            )
 
 
 def _addresses_but(target: Candidate, attempts: Sequence[Attempt]) -> list[str]:
