@@ -100,7 +100,8 @@ class TrainConfig:
     data: Annotated[
         str,
         _flag(
-            "Name of a data set, or a folder or file of .parquet (column text), .txt or .jsonl.",
+            "Name of a data set, hf:OWNER/NAME of the Hugging Face hub, or a folder or file of "
+            ".parquet (column text), .txt or .jsonl.",
             DATA,
         ),
     ] = "sotu"

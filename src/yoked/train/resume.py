@@ -362,6 +362,7 @@ def describe_run(setup: RunSetup, outlook: Outlook) -> RunResult:
         },
         data={
             "name": data.info.name,
+            "source": data.info.source,
             "folder": str(data.folder),
             "fingerprint": data.info.fingerprint,
             "vocab_size": data.info.vocab_size,

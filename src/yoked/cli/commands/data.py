@@ -17,8 +17,9 @@ from yoked.console import StageProgress
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import connected
+from yoked.train.data.hub_names import HUB
 from yoked.train.limits import Packing
-from yoked.units import format_bytes, format_count
+from yoked.units import format_bytes, format_count, plural
 
 app = App(name="data", help="Prepare and fetch training data.")
 
@@ -39,7 +40,8 @@ def prepare(
     source: Annotated[
         str,
         Parameter(
-            help="Name of a data set, or a folder or file of .parquet (column text), .txt, .jsonl."
+            help="Name of a data set, hf:OWNER/NAME of the Hugging Face hub, or a folder or file "
+            "of .parquet (column text), .txt, .jsonl."
         ),
     ] = "sotu",
     *,
@@ -167,17 +169,33 @@ def _train_on(folder: Path, max_seq_len: int) -> str:
 
 @app.command
 def download(
-    name: Annotated[str, Parameter(help="Data set to fetch: climbmix.")] = "climbmix",
+    name: Annotated[
+        str, Parameter(help="Data set to fetch: climbmix, or hf:OWNER/NAME of the hub.")
+    ] = "climbmix",
     *,
-    shards: Annotated[int, Parameter(help="Training shards to fetch, of about 90 MB each.")] = 8,
+    shards: Annotated[
+        int | None,
+        Parameter(
+            help="Files to train on that are fetched. Default: 8 of climbmix, of about 90 MB each; "
+            "of others all.",
+        ),
+    ] = None,
     json_output: JsonFlag = False,
 ) -> int:
-    """Fetch the shards that nanochat trains on; what is there already is not fetched again."""
-    if shards < 1:
+    """Fetch the shards that nanochat trains on, or a data set of the Hugging Face hub.
+
+    What is there already is not fetched again. `hf:OWNER/NAME@REVISION` names a branch, tag or
+    commit, `hf:OWNER/NAME:COLUMN` the column with the text, `hf:OWNER/NAME/FOLDER` one of several
+    sets of files.
+    """
+    if shards is not None and shards < 1:
         raise UsageError(f"--shards {shards} fetches nothing", fix="give 1 or more")
+    output = Output(json_mode=json_output)
+    if name.startswith(HUB):
+        return _download_from_hub(name, shards, output)
     from yoked.train.data.download import download as fetch
 
-    output = Output(json_mode=json_output)
+    shards = 8 if shards is None else shards
     with closing(StageProgress(output.console)) as progress:
         folder = fetch(name, shards=shards, progress=progress)
     output.result(
@@ -185,6 +203,33 @@ def download(
         verdict=f"fetched: {name}, {shards} shards and the one for validation",
         evidence=[f"folder  {folder}"],
         next_commands=[f"yoked data prepare {name}"],
+    )
+    return 0
+
+
+def _download_from_hub(name: str, shards: int | None, output: Output) -> int:
+    from yoked.train.data.corpus import open_corpus
+    from yoked.train.data.hub import MOST_FILES, fetch_dataset
+
+    with closing(StageProgress(output.console)) as progress:
+        pinned = fetch_dataset(
+            name, shards=shards or MOST_FILES, progress=progress, tell=output.note
+        )
+    corpus = open_corpus(pinned)
+    size_bytes = sum(file.stat().st_size for file in corpus.files)
+    output.result(
+        {
+            "name": pinned,
+            "folder": str(corpus.root),
+            "shards": len(corpus.files),
+            "bytes": size_bytes,
+        },
+        verdict=f"fetched: {pinned}",
+        evidence=[
+            f"{plural(len(corpus.files), 'file')}, {format_bytes(size_bytes)}",
+            f"folder  {corpus.root}",
+        ],
+        next_commands=[f"yoked train --data {pinned}"],
     )
     return 0
 

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,11 +17,13 @@ from cyclopts import Parameter
 from yoked.cli.flags import JobFlags, check_run_name, same_fleet
 from yoked.cli.live import LiveView, report_job
 from yoked.cli.output import INTERRUPTED_STATUS, Output
+from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import find_fleet, load_fleet
 from yoked.fleet.model import Fleet
 from yoked.runs import find_run, new_run_name
 from yoked.train.config import TrainConfig
+from yoked.train.data.hub_names import HUB
 from yoked.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -49,9 +52,21 @@ def command(
         flags = flags.on_top_of(others)
         config = dataclasses.replace(config, json_output=output.json_mode)
     fleet = named_fleet(flags)
+    config = with_fetched_data(config, output)
     if fleet is None:
         return run_training(config, output, flags)
     return run_on_fleet(config, fleet, flags, output)
+
+
+def with_fetched_data(config: TrainConfig, output: Output) -> TrainConfig:
+    """The configuration with a data set of the hub fetched, and named by its commit."""
+    if not config.data.startswith(HUB):
+        return config
+    from yoked.train.data.hub import fetch_dataset
+
+    with closing(StageProgress(output.console)) as progress:
+        named = fetch_dataset(config.data, progress=progress, tell=output.note)
+    return dataclasses.replace(config, data=named)
 
 
 def named_fleet(flags: JobFlags) -> Fleet | None:

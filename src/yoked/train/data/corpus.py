@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import shlex
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from yoked.core.source import install_line
 from yoked.errors import DataError
 from yoked.paths import cache_root
 from yoked.train.data.file_digests import sha256_of_files
+from yoked.train.data.hub_names import HUB, parse_hub_name
 from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.data.readers import START, SUFFIXES, Document, ReadPosition, read_documents
 
@@ -120,7 +122,8 @@ def text_hash(text: str) -> int:
 def open_corpus(name_or_folder: str | Path, *, cache: Path | None = None) -> Corpus:
     """Find a corpus by its name, or take one file or the files below a folder.
 
-    A data set wins over a folder of the same name; `./sotu` is always the folder.
+    A data set wins over a folder of the same name; `./sotu` is always the folder. `hf:` names one
+    of the Hugging Face hub.
     Raises DataError: unknown, empty, not downloaded, or no file that can be read.
     """
     name = str(name_or_folder)
@@ -128,6 +131,8 @@ def open_corpus(name_or_folder: str | Path, *, cache: Path | None = None) -> Cor
         return _open_embedded()
     if name == CLIMBMIX:
         return _open_climbmix(cache or cache_root())
+    if name.startswith(HUB):
+        return _open_fetched(name, cache or cache_root())
     path = Path(name).expanduser()
     if not os.path.lexists(path):  # a dangling link is there: reading it reports the error
         raise _unknown(name)
@@ -166,6 +171,15 @@ def _open_climbmix(cache: Path) -> Corpus:
             fix="yoked data download climbmix --shards 8",
         )
     return Corpus(CLIMBMIX, folder, tuple(shards))
+
+
+def _open_fetched(name: str, cache: Path) -> Corpus:
+    """A data set of the hub that `hub.fetch_dataset` has fetched."""
+    hub_name = parse_hub_name(name)
+    folder = hub_name.fetched(cache)
+    if folder is None:
+        raise DataError(f"{name} is not downloaded", fix=f"yoked data download {shlex.quote(name)}")
+    return _with_held_out(Corpus(hub_name.label, folder, _usable_files(folder)))
 
 
 def _usable_files(path: Path) -> tuple[Path, ...]:

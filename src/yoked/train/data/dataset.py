@@ -220,6 +220,9 @@ def list_datasets(cache: Path | None = None) -> list[DatasetEntry]:
         DatasetEntry(EMBEDDED, "embedded", None, 0, "speeches of US presidents, 1790 to now"),
         _climbmix_entry(root),
     ]
+    for folder in sorted((root / "corpora").glob("hf-*@*/")):
+        detail = f"{len(list(folder.iterdir())):,} files of the hub"
+        entries.append(DatasetEntry(folder.name, "downloaded", folder, _size(folder), detail))
     for folder in sorted((root / "data").glob("*/")):
         if folder.name.startswith(STAGING_PREFIX):
             name = folder.name.removeprefix(STAGING_PREFIX)

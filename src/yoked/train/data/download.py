@@ -1,8 +1,9 @@
-"""nanochat's shards from the Hugging Face hub, by the hub's own client, verified by sha256."""
+"""Files from the Hugging Face hub by its own client, each verified; and nanochat's shards."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -25,8 +26,10 @@ from yoked.train.data.progress import NullProgress, ProgressSink
 
 REPOSITORY = "karpathy/climbmix-400b-shuffle"
 DEFAULT_ENDPOINT = "https://huggingface.co"
-_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# Of files that are not in LFS the hub tells git's.
+_GIT_BLOB = re.compile(r"[0-9a-f]{40}")
 
 
 def download(
@@ -62,49 +65,68 @@ def download(
             # A download that was killed leaves a part that the client does not take up again.
             shutil.rmtree(incoming, ignore_errors=True)
             try:
-                _fetch(target, private_folder(incoming), beating)
+                stage = f"downloading {target.name}"
+                fetch_file(REPOSITORY, target.name, "main", target, incoming, stage, beating)
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
     return folder
 
 
-def _fetch(target: Path, incoming: Path, progress: ProgressSink) -> None:
-    """Download a shard into `incoming`, verify it, and move it to its final name."""
+def hub_endpoint() -> str:
+    """The hub's address: `$HF_ENDPOINT`, or its own. Call it before the client is imported."""
     # The client tells the hub which libraries are here, unless this is set before it is imported.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    return (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
+
+
+def fetch_file(
+    repository: str,
+    name: str,
+    revision: str,
+    target: Path,
+    incoming: Path,
+    stage: str,
+    progress: ProgressSink,
+) -> None:
+    """Download a file of a data set into `incoming`, verify it, and move it to `target`.
+
+    name: of the file in the repository. stage: for the progress.
+    """
+    endpoint = hub_endpoint()
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
-    endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-    url = hf_hub_url(REPOSITORY, target.name, repo_type="dataset", endpoint=endpoint)
-    with _explained(url):
-        remote = get_hf_file_metadata(url, token=False, timeout=_TIMEOUT_S, endpoint=endpoint)
-    if remote.size is None or remote.etag is None or not _SHA256.fullmatch(remote.etag):
+    private_folder(incoming)
+    url = hf_hub_url(repository, name, repo_type="dataset", revision=revision, endpoint=endpoint)
+    with explained(url):
+        remote = get_hf_file_metadata(url, token=False, timeout=TIMEOUT_S, endpoint=endpoint)
+    etag = remote.etag or ""
+    if remote.size is None or not (_SHA256.fullmatch(etag) or _GIT_BLOB.fullmatch(etag)):
         raise DataError(
-            f"{url}: the server gives no size and sha256 (etag {remote.etag}, size "
+            f"{url}: the server gives no size and hash (etag {remote.etag}, size "
             f"{remote.size}), so the file could not be verified",
             fix="set HF_ENDPOINT to a server that speaks the hub's protocol, or unset it",
         )
     require_space(incoming, remote.size)
-    with _explained(url):
+    with explained(url):
         path = Path(
             hf_hub_download(
-                REPOSITORY,
-                target.name,
+                repository,
+                name,
                 repo_type="dataset",
                 # The commit that the sha256 belongs to; `main` may have moved meanwhile.
                 revision=remote.commit_hash,
                 local_dir=incoming,
                 token=False,
                 endpoint=endpoint,
-                etag_timeout=_TIMEOUT_S,
-                tqdm_class=_forwarding_bar(f"downloading {target.name}", remote.size, progress),
+                etag_timeout=TIMEOUT_S,
+                tqdm_class=_forwarding_bar(stage, remote.size, progress),
             )
         )
     # Over plain HTTP the client compares the size alone.
-    digest = sha256_of(path)
-    if digest != remote.etag:
+    digest = sha256_of(path) if _SHA256.fullmatch(etag) else _git_blob(path)
+    if digest != etag:
         raise DataError(
-            f"{url} arrived damaged: its sha256 is {digest}, the hub says {remote.etag}. "
+            f"{url} arrived damaged: its hash is {digest}, the hub says {etag}. "
             "Nothing of it was kept.",
             fix="run the same command again; if it happens again, a proxy may change the files",
         )
@@ -112,6 +134,13 @@ def _fetch(target: Path, incoming: Path, progress: ProgressSink) -> None:
         os.fsync(file.fileno())
     path.replace(target)
     sync_path(target.parent)
+
+
+def _git_blob(path: Path) -> str:
+    """Git's name for a file's content; such files are small."""
+    content = path.read_bytes()
+    named = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
+    return named.hexdigest()
 
 
 def _forwarding_bar(stage: str, size_bytes: int, progress: ProgressSink) -> type[Any]:
@@ -137,7 +166,7 @@ def _forwarding_bar(stage: str, size_bytes: int, progress: ProgressSink) -> type
 
 
 @contextlib.contextmanager
-def _explained(url: str) -> Iterator[None]:
+def explained(url: str) -> Iterator[None]:
     """Turn the client's errors into DataErrors with a fix; errors of the disk pass."""
     try:
         yield
@@ -153,10 +182,9 @@ def _unreachable(url: str, error: Exception) -> DataError:
     response = getattr(error, "response", None)
     if response is not None and response.status_code in (401, 403, 404):
         return DataError(
-            f"{url}: the hub answered {response.status_code}: there is no such file, or it is "
-            "not public",
-            fix="check HF_ENDPOINT if you set it; otherwise the data set has moved: see whether "
-            "there is a newer yoked",
+            f"{url}: the hub answered {response.status_code}: it is not there, or not public",
+            fix="check the name, and HF_ENDPOINT if you set it; of climbmix, see whether there is "
+            "a newer yoked",
         )
     why = str(error).splitlines()[0] if str(error) else type(error).__name__
     return DataError(

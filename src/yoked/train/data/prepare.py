@@ -37,6 +37,7 @@ from yoked.train.data.dataset import (
     load_dataset,
 )
 from yoked.train.data.files import require_space, writing_to
+from yoked.train.data.hub_names import HUB
 from yoked.train.data.locks import file_lock
 from yoked.train.data.pack import BATCH_DOCUMENTS, Packing, PackStats, pack, piece_batches
 from yoked.train.data.progress import NullProgress, ProgressSink
@@ -72,8 +73,8 @@ def prepare(
 ) -> Dataset:
     """Find or make the rows of a corpus. Several processes may call it at once.
 
-    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt; or the
-    name of prepared data in `yoked data list`.
+    source: `sotu`, `climbmix`, `hf:NAME` of the hub, which is fetched first, the path of a folder
+    or file of .parquet, .jsonl or .txt, or the name of prepared data in `yoked data list`.
     vocab_size: of the tokenizer that is trained on the corpus if `tokenizer` is None. A text with
     too few pairs gives a smaller one; the dataset's notes say so.
     tokenizer: folder of a tokenizer that yoked or nanochat saved.
@@ -85,6 +86,11 @@ def prepare(
     root, sink = cache or cache_root(), progress or NullProgress()
     if os.sep not in source and (root / "data" / source / DATASET_NAME).is_file():
         return _load_prepared(root / "data" / source, max_seq_len)
+    if source.startswith(HUB):
+        # It imports the hub's client, which takes half a second.
+        from yoked.train.data.hub import fetch_dataset
+
+        source = fetch_dataset(source, cache=root, progress=sink)
     corpus = open_corpus(source, cache=root)
     corpus_fingerprint = corpus.fingerprint(cache=root, progress=sink)
     if tokenizer is None:
