@@ -14,6 +14,10 @@ html_theme = "furo"
 html_title = "yoked"
 html_show_sphinx = False
 html_copy_source = False
+html_static_path = ["site"]
+html_css_files = ["yoked.css"]
+# It would make a dash of the hyphens of a flag.
+smartquotes = False
 html_theme_options = {"sidebar_hide_name": False}
 # Headings of these levels can be linked, by the anchors that GitHub gives them.
 myst_heading_anchors = 4

@@ -58,6 +58,7 @@ IN_A_LAB = {
     "docs/guides/probe.md": _HOME,
     "docs/guides/runs.md": (*_HOME, _TRAIN),
     "docs/guides/unequal-machines.md": (*_HOME, "yoked probe --quick"),
+    "docs/guides/usable-desktop.md": _HOME,
     "docs/guides/when-something-breaks.md": (*_HOME, _TRAIN),
     "docs/guides/wifi.md": _HOME,
     "docs/tutorial/two-hosts.md": (),

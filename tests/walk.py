@@ -85,11 +85,14 @@ class Terminal:
             assert pipe is not None
             pipe.close()
 
-    def type(self, lines: tuple[str, ...]) -> None:
-        """Wait for the last command's end, then type the next."""
+    def type(self, lines: tuple[str, ...], *, is_looked_at: bool = False) -> None:
+        """Wait for the last command's end, then type the next.
+
+        is_looked_at: what it prints will be, so that it may end as it likes.
+        """
         self.await_end()
         self._start = self._place = len(self._output)
-        self._seen = False
+        self._seen = is_looked_at
         if lines[0].startswith(_SHELL):
             # The shell on the host reads on from here.
             self._write(lines[0] + "\n")
@@ -119,7 +122,6 @@ class Terminal:
 
     def see(self, lines: tuple[str, ...]) -> None:
         """Until these lines were printed, one after the other."""
-        self._seen = True
         for line in lines:
             self._place = self._await(self._place, pattern(line), line) + 1
 
@@ -166,12 +168,14 @@ class Walk:
 
     def perform(self, section: Section) -> None:
         """Type all that a part says, and see all that it shows."""
-        for block in section.played:
+        played = list(section.played)
+        for place, block in enumerate(played):
             terminal = self._terminal(block.terminal)
             if block.kind == "text":
                 terminal.see(block.lines)
                 continue
-            terminal.type(block.lines)
+            later = (each.kind for each in played[place + 1 :] if each.terminal == block.terminal)
+            terminal.type(block.lines, is_looked_at=next(later, "") == "text")
             if block.terminal == MACHINE:
                 terminal.await_end()
         for terminal in self._terminals.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,15 @@ from tests.documents import (
     IN_PARTS,
     ON_THIS_MACHINE,
     PAGES,
+    REPOSITORY,
     command_lines,
     mentions,
     sections,
     why_not_ours,
 )
 from tests.walk import learner
+
+from yoked.fleet import file
 
 KINDS = ("sh", "text", "toml", "json", "python", "yaml")
 
@@ -46,6 +50,13 @@ def test_every_block_is_of_a_known_kind_and_typed_by_a_test_or_says_why_not(page
             assert block.kind != "sh" or is_typed or block.why_not_run, (
                 f"{where}: name the page in tests/documents.py, or say why this is not run"
             )
+
+
+def test_the_reference_of_yoked_toml_has_every_key() -> None:
+    text = (REPOSITORY / "docs/reference/yoked-toml.md").read_text(encoding="utf-8")
+
+    keys = {key for table in (file._FLEET, file._HOST) for key in table}
+    assert keys == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", ON_THIS_MACHINE)

@@ -44,6 +44,7 @@ def test_a_broken_link_fails_the_site(tmp_path: Path, link: str) -> None:
     docs = tmp_path / "docs"
     (docs / "guides").mkdir(parents=True)
     shutil.copy(DOCS / "conf.py", docs)
+    shutil.copytree(DOCS / "site", docs / "site")
     (docs / "guides" / "runs.md").write_text("# Runs\n")
     (docs / "index.md").write_text(f"# Start\n\n{link}\n\n## Guides\n\n- [runs](guides/runs.md)\n")
 
