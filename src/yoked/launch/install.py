@@ -87,12 +87,15 @@ class InstallPlan:
     index: str | None
     size: WheelSizes | None
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> tuple[str, str]:
+        """How much it is, and what, for people."""
         where = f" from {self.index}" if self.index else ""
         amount = "of a size that no index told" if self.size is None else str(self.size)
+        python = f"Python {self.base['version']} at {self.base['python']}"
         return (
-            f"{self.host}: Python {self.base['version']} at {self.base['python']}, torch for "
-            f"{self.build}{where}; {amount}, downloaded there or sent from here"
+            f"{self.host}: {amount}, downloaded there or sent from here",
+            f"  torch for {self.build}{where}, for {python}",
         )
 
 
@@ -110,7 +113,8 @@ def install_environment(
     plan = plan_environment(client, host, wishes, say)
     if isinstance(plan, HostEnvironment):
         return plan
-    say(str(plan))
+    for line in plan.lines:
+        say(line)
     return make_environment(client, host, plan, wishes, say, progress)
 
 

@@ -186,11 +186,12 @@ class InstallStep:
     name: str = "install"
     purpose: str = "have an environment with torch on every host"
     planned: Planned = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def check(self) -> Standing:
         """What trains on each host, or how much would have to come. Raises HostError."""
         fleet, requirements = self.site.fleet, train_requirements()
-        notes: list[str] = []
+        self.notes = []
         with self.site.screen.status() as status, reach_quietly(fleet) as hosts:
             status.show("what trains on each host")
             found = check_all(hosts, requirements)
@@ -199,16 +200,21 @@ class InstallStep:
                 note_passed(fleet, self.name, said)
                 return Standing("done", said, facts={"hosts": _environment_facts(found)})
             status.show("how much the hosts need")
-            self.planned = plan_all(hosts, InstallOptions(requirements), notes.append)
+            # One that is there and does not fit is broken, and made anew.
+            wishes = InstallOptions(requirements, anew=True)
+            planned = plan_all(hosts, wishes, self.notes.append)
+        self.planned = {
+            name: each if _trains(each) else planned[name] for name, each in found.items()
+        }
         _require_no_failure(self.planned)
-        return self._due(notes)
+        return self._due()
 
-    def _due(self, notes: Sequence[str]) -> Standing:
+    def _due(self) -> Standing:
         due = [each for each in self.planned.values() if isinstance(each, InstallPlan)]
         facts = {"hosts": [_plan_facts(each) for each in due]}
         if due:
             said = f"make an environment on {', '.join(each.host for each in due)}"
-            lines = (*notes, *map(str, due))
+            lines = (*self.notes, *(line for each in due for line in each.lines))
             flags = "".join(f" --host {each.host}" for each in due)
             command = Command("", f"yoked install{flags}{self.site.fleet.flag}")
             return Standing("due", said, lines, (command,), facts=facts)
@@ -218,9 +224,10 @@ class InstallStep:
 
     def act(self, ask: Ask) -> bool:
         """Make them, on all hosts at once. Raises HostError."""
-        if not ask([*map(str, self._plans()), "nothing else of these hosts is changed"]):
+        due = [each for each in self.planned.values() if isinstance(each, InstallPlan)]
+        lines = [*self.notes, *(line for each in due for line in each.lines)]
+        if not ask([*lines, "nothing else of these hosts is changed"]):
             return False
-        # What is half there, or broken, is made anew; elsewhere that changes nothing.
         wishes = InstallOptions(train_requirements(), anew=True)
         screen = self.site.screen
 
@@ -233,9 +240,6 @@ class InstallStep:
         screen.progress.close()
         _require_no_failure(found)
         return True
-
-    def _plans(self) -> list[InstallPlan]:
-        return [each for each in self.planned.values() if isinstance(each, InstallPlan)]
 
 
 def _trains(each: HostEnvironment | InstallPlan | YokedError) -> bool:

@@ -35,6 +35,7 @@ from yoked.launch.environment import (
 from yoked.launch.install import (
     HostEnvironment,
     InstallOptions,
+    InstallPlan,
     check_environment,
     environments_of,
     install_environment,
@@ -677,7 +678,8 @@ def test_a_plan_says_what_would_be_made_and_makes_nothing(
 
     plan = plan_environment(agent, Host("attic"), wishes, lambda line: None)
 
-    assert "54 packages, 331 MB and 1 of unknown size" in str(plan)
+    assert isinstance(plan, InstallPlan)
+    assert "54 packages, 331 MB and 1 of unknown size" in plan.lines[0]
     assert environments(own_data) == []
 
 

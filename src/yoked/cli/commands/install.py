@@ -101,7 +101,8 @@ def command(
         with StatusLine(output) as status:
             status.show("what is there, and how much is to come")
             planned = plan_all(hosts, wishes, notes.append)
-        notes += [str(each) for each in planned.values() if isinstance(each, InstallPlan)]
+        plans = [each for each in planned.values() if isinstance(each, InstallPlan)]
+        notes += [line for each in plans for line in each.lines]
         for line in notes:
             output.say(line)
 
