@@ -30,6 +30,8 @@ class Person:
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
             os.chdir(folder)
+            # Whoever started us in the background has had it ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], dict(env))
         size = struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0)
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)

@@ -27,7 +27,7 @@ from yoked.lab.topology_load import load
 
 HOSTS = ("alpha", "beta")
 BENCH_STEPS = 6
-UP_S, TRAIN_S, BENCH_S, QUICK_S = 900.0, 300.0, 300.0, 120.0
+UP_S, TRAIN_S, BENCH_S, QUICK_S = 1800.0, 900.0, 900.0, 240.0
 # A host as it comes from its installer: ssh and a Python, no caches, no index, no start files.
 BARE = (
     ": > ~/.bashrc; rm -f ~/.profile ~/.bash_profile ~/.bash_login;"
