@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-all test-gpu lint format dist bench bench-gpu docs golden size clean
+.PHONY: help setup demo test test-all test-gpu lint format dist bench bench-gpu docs pictures golden size clean
 
 help:
 	@echo "make demo      train a small model on this machine, sample from it, draw its loss"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench     the benchmarks that need nothing else"
 	@echo "make bench-gpu NANOCHAT=PATH   a GPU's figures beside nanochat's; at most 20 minutes"
 	@echo "make docs      write docs/reference from the code, and build the site of docs/ in build/site"
+	@echo "make pictures  record docs/pictures from a run in a lab; some minutes"
 	@echo "make golden    write tests/golden from the code: wording is read as a diff"
 	@echo "make size      lines, functions and sentences in tests, by package"
 	@echo "make setup     .venv with all that is needed; quick when it is there"
@@ -69,6 +70,9 @@ docs: setup
 	$(BIN)/python -m yoked.doctor.pages docs/reference/checks.md
 	$(BIN)/python -m sphinx -q -W --keep-going -n -b html -d build/doctrees docs build/site
 	@echo "build/site/index.html is the site; a broken link would have failed"
+
+pictures: setup
+	$(BIN)/python scripts/pictures.py
 
 golden: setup
 	$(BIN)/python -m tests.unit.doctor.test_golden
