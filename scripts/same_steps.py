@@ -162,7 +162,8 @@ class Checkout:
         self._python = self.path / ".venv" / "bin" / "python"
         if not self._python.exists():
             raise SystemExit(f"{self.path} has no .venv\nfix: cd {self.path} && make setup")
-        known = (self.path / "src" / "yoked" / "train" / "config.py").read_text()
+        sources = (self.path / "src" / "yoked" / "train").glob("*.py")
+        known = "".join(path.read_text() for path in sources)
         self._earlier = {was: old for was, old in EARLIER.items() if f'"{was[1]}"' not in known}
 
     def train(self, one: Case, folder: Path) -> dict[str, list[str]]:

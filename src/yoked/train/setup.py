@@ -32,7 +32,7 @@ from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
-from yoked.train.data.progress import NullProgress, ProgressSink, StartProgress
+from yoked.train.data.progress import NullProgress, StartProgress
 from yoked.train.decisions.compute import (
     RECORDED,
     ComputeChoices,
@@ -222,7 +222,7 @@ def load_data(
     max_seq_len: int,
     comm: Communicator,
     rank_info: RankInfo,
-    progress: ProgressSink,
+    progress: StartProgress,
 ) -> Dataset:
     """The packed rows, prepared first where they are missing: once a host, by its first rank."""
 
@@ -237,7 +237,12 @@ def load_data(
             threads=len(read_cores().allowed),
         )
 
-    first = run_on_ranks(comm, rank_info.local_rank == 0, get, "preparing data")
+    names = comm.all_gather_json(socket.gethostname(), read_text)
+
+    def waits_for(rank: int) -> None:
+        progress.doing(f"waiting for {names[rank]}, which prepares the data")
+
+    first = run_on_ranks(comm, rank_info.local_rank == 0, get, "preparing data", waits_for)
     data = run_on_all_ranks(comm, get) if first is None else run_on_all_ranks(comm, lambda: first)
     # The fingerprint is that of what rows are made from; the row files' hashes are of the rows.
     mine = [data.info.fingerprint, data.info.train.sha256, data.info.val.sha256]
@@ -339,7 +344,7 @@ def setup_model(
     rank_info: RankInfo,
     comm: Communicator,
     device: torch.device,
-    progress: ProgressSink,
+    progress: StartProgress,
 ) -> ModelSetup:
     """The configuration that fits all devices, the data, and the model that reads it."""
     kinds = set(comm.all_gather_json(device.type, read_text))

@@ -31,6 +31,8 @@ from yoked.launch.attach import follow_job
 from yoked.launch.following import HASTY_S, HostLog, reach_again
 from yoked.launch.handle import RunHandle
 from yoked.launch.registry import collect, pick
+from yoked.liveline import LiveText
+from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 from yoked.remote.transport import connect_here
@@ -61,6 +63,9 @@ def agent(root: Path) -> Iterator[AgentClient]:
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "FIRST_S", 0.01)
     monkeypatch.setattr(following, "AGAIN_EVERY_S", 0.02)
+
+
+SILENT: Any = SimpleNamespace(note=lambda line: None, rank_output=lambda stream, text: None)
 
 
 class Unstarted:
@@ -299,3 +304,48 @@ def test_two_that_look_on_do_not_disturb_each_other(agent: AgentClient, root: Pa
 
     expected = "".join(f"out {number}\n" for number in range(40))
     assert [each.getvalue() for each in shown] == [expected, expected]
+
+
+def test_before_its_first_word_a_run_is_said_to_start(agent: AgentClient, root: Path) -> None:
+    job = launch(agent, root, SLEEPER)
+    viewer = attach._Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
+
+    at_first = viewer.live_line()
+    folder = job.path / "errors" / "0"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LIVE_NAME).write_bytes(LiveText.of("step 3/60").encode())
+    drawn = viewer.live_line()
+    (folder / LIVE_NAME).write_bytes(b"\x1b[2J not a line")
+    then = viewer.live_line()
+
+    assert at_first == LiveText.of("starting: no output yet")
+    assert drawn == LiveText.of("step 3/60")
+    assert then == LiveText()
+
+
+def test_a_host_that_is_cut_off_is_waited_for_by_name(agent: AgentClient, root: Path) -> None:
+    launch(agent, root, SLEEPER)
+    viewer = attach._Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
+
+    viewer._on_cut("attic", HostError("attic: cable cut"))
+    cut = viewer.live_line()
+    viewer._on_back("attic")
+
+    assert cut == LiveText.of("waiting for attic")
+    assert viewer.live_line() != cut
+
+
+def test_a_line_is_drawn_again_and_again_and_taken_away_at_the_end() -> None:
+    drawn: list[LiveText] = []
+    seen = threading.Event()
+
+    def live(line: LiveText) -> None:
+        drawn.append(line)
+        if len(drawn) == 3:
+            seen.set()
+
+    with attach.drawing(live, lambda: LiveText.of(f"look {len(drawn)}")):
+        assert seen.wait(20)
+
+    assert drawn[:3] == [LiveText.of(f"look {number}") for number in range(3)]
+    assert drawn[-1] == LiveText()

@@ -52,7 +52,7 @@ class WithAnOldGpu(Communicator):
 
     def all_gather_json(self, value: Any, read: Callable[[Any], _T]) -> list[_T]:
         told = {"cpu": ["cuda", "cuda"], "": ["", "too old a GPU"]}
-        both = told[value] if isinstance(value, str) else [value, value]
+        both = told.get(value, [value, value]) if isinstance(value, str) else [value, value]
         return [read(each) for each in both]
 
 

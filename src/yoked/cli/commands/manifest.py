@@ -217,6 +217,11 @@ def _name_after(program: str, now: datetime) -> str:
 def _read_train(words: tuple[str, ...], flags: ManifestFlags, now: datetime) -> tuple[str, Program]:
     config = parse_flags(words, program="yoked train")
     _check_train(config, flags)
+    if flags.scheduler == "kubernetes" and any(word.startswith("--config") for word in words):
+        raise UsageError(
+            "--config names a file of this machine, which a pod does not have",
+            fix="write its flags on the line",
+        )
     runs_dir = Path(POD_STORAGE, "runs") if flags.scheduler == "kubernetes" else config.runs_dir
     run = config.run or new_run_name(runs_dir, now)
     args = list(words)

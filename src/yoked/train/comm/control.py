@@ -53,8 +53,17 @@ def _kinds(kind: type[YokedError]) -> Iterator[type[YokedError]]:
         yield from _kinds(more)
 
 
-def run_on_ranks(comm: Communicator, works: bool, act: Callable[[], T], what: str) -> T | None:
-    """Act on the ranks that work, however long it takes; errors as in `run_on_all_ranks`."""
+def run_on_ranks(
+    comm: Communicator,
+    works: bool,
+    act: Callable[[], T],
+    what: str,
+    waits_for: Callable[[int], None] = lambda _: None,
+) -> T | None:
+    """Act on the ranks that work, however long it takes; errors as in `run_on_all_ranks`.
+
+    waits_for: as in `run_with_heartbeat`.
+    """
 
     def attempt() -> tuple[T | None, YokedError | None]:
         try:
@@ -62,7 +71,7 @@ def run_on_ranks(comm: Communicator, works: bool, act: Callable[[], T], what: st
         except YokedError as problem:
             return None, problem  # a heartbeat tells the end, not the error: `tell` does
 
-    result, failure = run_with_heartbeat(comm, works, attempt, what) or (None, None)
+    result, failure = run_with_heartbeat(comm, works, attempt, what, waits_for) or (None, None)
 
     def tell() -> T | None:
         if failure is not None:
