@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from cyclopts import Group, Parameter
 
+from yoked.cli.completers import checkpoints, run_names
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE
 from yoked.errors import UsageError
 
@@ -39,12 +40,15 @@ FleetFile = Annotated[
 FleetHere = Annotated[
     Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
 ]
-RunName = Annotated[str | None, Parameter(help="The run. Default: the newest.")]
+RunName = Annotated[
+    str | None, Parameter(help="The run. Default: the newest.", completer=run_names)
+]
 CheckpointFlag = Annotated[
     str,
     Parameter(
         name="--checkpoint",
         help="latest, best (that which validation found so) or the step of one.",
+        completer=checkpoints,
     ),
 ]
 RunsDir = Annotated[Path, Parameter(help="Folder that holds the runs.")]

@@ -57,6 +57,9 @@ _PROPOSAL = re.compile(
     r'(?:Unknown option:|Unknown command|Invalid value) "?(?P<wrong>[^\s"]+?)"?[. ]'
     r'.*Did you mean "?(?P<right>[^\s"]+?)"?\?'
 )
+COMPLETION = "--install-completion"
+# The scripts of cyclopts call `yoked __complete WORDS` for what only this machine knows.
+_ASKED_BY_SHELL = "__complete"
 _PAGES = ("--help", "-h", "--version")
 # Typed alone, these show a page too.
 _FAMILIES = [[name] for name, each in zip(_NAMES, _COMMANDS, strict=True) if each.endswith(":app")]
@@ -73,7 +76,10 @@ def build_app() -> App:
         # `main` says that it was interrupted, in JSON too.
         suppress_keyboard_interrupt=False,
     )
-    app["--help"].group = app["--version"].group = Group("Other", sort_key=99)
+    other = Group("Other", sort_key=99)
+    app["--help"].group = app["--version"].group = other
+    path = "yoked.cli.commands.completion:command"
+    app.command(path, name=COMPLETION, group=other)
     for place, (title, commands) in enumerate(_GROUPS.items()):
         group = Group(title, sort_key=place)
         for number, each in enumerate(commands):
@@ -126,7 +132,7 @@ def _run(tokens: list[str]) -> object:
 
         return here.command(json_output=bool(tokens))
     app = build_app()
-    if tokens[0] not in _NAMES:
+    if tokens[0] not in (*_NAMES, COMPLETION, _ASKED_BY_SHELL):
         # The page that lists them shows what each does.
         app.resolved_commands()
     is_page = tokens in _FAMILIES or not set(_PAGES).isdisjoint(own_flags(tokens))

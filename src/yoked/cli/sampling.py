@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from yoked.cli.completers import run_names
 from yoked.cli.flags import check_checkpoint, flag
 from yoked.cli.output import Output
 from yoked.errors import UsageError
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 SAMPLING = Group("Sampling", sort_key=1)
 RunOrFolder = Annotated[
-    str | None, Parameter(help="Run, or folder of checkpoints. Default: the latest run.")
+    str | None,
+    Parameter(help="Run, or folder of checkpoints. Default: the latest run.", completer=run_names),
 ]
 
 

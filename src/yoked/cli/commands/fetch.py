@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.completers import run_names
 from yoked.cli.flags import (
     CheckpointFlag,
     FleetHere,
@@ -29,7 +30,9 @@ from yoked.units import format_bytes
 
 
 def command(
-    run: Annotated[str | None, Parameter(help="Name of the run. Default: the latest.")] = None,
+    run: Annotated[
+        str | None, Parameter(help="Name of the run. Default: the latest.", completer=run_names)
+    ] = None,
     /,
     *,
     checkpoint: CheckpointFlag = "latest",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.cli.completers import host_names
 from yoked.cli.flags import FleetFile, JsonFlag, same_fleet
 from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from yoked.launch.install import HostEnvironment
 
 HostsFlag = Annotated[
-    tuple[str, ...], Parameter(help="Only this host; may be given several times.", negative="")
+    tuple[str, ...],
+    Parameter(
+        help="Only this host; may be given several times.", negative="", completer=host_names
+    ),
 ]
 _SHOWN_DIFFERENCES = 8
 
