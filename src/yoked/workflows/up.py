@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -243,10 +244,10 @@ class InstallStep:
 
 
 def _trains(each: HostEnvironment | InstallPlan | YokedError) -> bool:
-    """Whether a host needs nothing: an interpreter that a person named may differ but in torch."""
+    """Whether a host needs nothing: an interpreter of a person's own may differ but in torch."""
     if not isinstance(each, HostEnvironment):
         return False
-    if each.state == "named":
+    if each.state == "named" or each.python == sys.executable:
         return not any(one.package == "torch" and not one.found for one in each.differences)
     return not each.differences
 

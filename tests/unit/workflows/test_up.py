@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,15 @@ def test_an_interpreter_that_a_person_named_may_have_other_versions(
     site: Site, hosts_are: Any
 ) -> None:
     hosts_are(environment("alpha", "present"), environment("beta", "named", *OTHER_NUMPY))
+
+    assert InstallStep(site).check().state == "done"
+
+
+def test_the_python_that_runs_yoked_may_lack_what_torch_does_without(
+    site: Site, hosts_are: Any
+) -> None:
+    here = HostEnvironment("alpha", sys.executable, "3.12.1", "present", OTHER_NUMPY)
+    hosts_are(here, environment("beta", "present"))
 
     assert InstallStep(site).check().state == "done"
 
