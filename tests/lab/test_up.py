@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from yoked.cli.main import main
-from yoked.fleet.file import load_fleet
+from yoked.fleet.file import load_fleet, read_fleet
+from yoked.fleet.trust import remember
 from yoked.lab import faults
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
@@ -27,11 +28,8 @@ Up = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def fleet_lab() -> Iterator[Lab]:
-    with pytest.MonkeyPatch.context() as patch:
-        # python3 of a host is the one that runs this, with its torch.
-        patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        with new_lab("two-hosts-1gbe") as lab:
-            yield lab
+    with new_lab("two-hosts-1gbe") as lab:
+        yield lab
 
 
 @pytest.fixture
@@ -44,7 +42,6 @@ def up(
     """Types `yoked up alpha beta` in a folder of its own; its status, and what it printed."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     config = str(fleet_lab.ssh_config)
 
     def type_it(*flags: str) -> tuple[int, dict[str, Any]]:
@@ -85,6 +82,12 @@ def test_one_line_mends_a_firewall_and_ends_with_the_line_that_trains(
     up: Up, fleet_lab: Lab
 ) -> None:
     faults.apply(fleet_lab, "firewall", ["alpha"])
+    # The hosts' interpreter is the one that runs this, with its torch; interfaces are not chosen.
+    lines = ["[fleet]", f'ssh_config = "{fleet_lab.ssh_config}"']
+    for name in ("alpha", "beta"):
+        lines += ["[[host]]", f'name = "{name}"', f'python = "{sys.executable}"']
+    Path("yoked.toml").write_text("\n".join(lines))
+    remember(read_fleet(Path("yoked.toml")))
 
     status, found = up("--yes")
     again, second = up()

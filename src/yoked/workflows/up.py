@@ -111,6 +111,8 @@ def steps_of(site: Site) -> tuple[tuple[Step, ...], Step, PlanStep]:
     """
     plan = PlanStep(site)
     doctor = DoctorStep(site)
+    # What was mended early is among what was mended.
+    early = DoctorStep(site, early=True, fixed=doctor.fixed)
     steps: tuple[Step, ...] = (
         SshStep(site),
         InitStep(site),
@@ -119,7 +121,7 @@ def steps_of(site: Site) -> tuple[tuple[Step, ...], Step, PlanStep]:
         ProbeStep(site),
         plan,
     )
-    return steps, DoctorStep(site, early=True), plan
+    return steps, early, plan
 
 
 @dataclass

@@ -198,3 +198,13 @@ def test_a_fleet_of_hosts_that_differ_only_in_order_is_the_files(site: Site) -> 
     swapped = Site(("beta", "alpha"), site.path, None, None, False, Screen())
 
     assert swapped.fleet.hosts == (Host("alpha", interface="eth0"), Host("beta", interface="eth0"))
+
+
+def test_what_was_mended_early_is_told_too(site: Site) -> None:
+    steps, early, _ = up.steps_of(site)
+    assert isinstance(early, DoctorStep)
+
+    early.fixed.append(up.Mended(ALLOW, "fixed"))
+
+    (doctor,) = [step for step in steps if isinstance(step, DoctorStep)]
+    assert doctor.fixed == early.fixed
