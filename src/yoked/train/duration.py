@@ -99,7 +99,7 @@ def measure_step_s(setup: RunSetup, progress: StartProgress, most_s: float) -> f
     took: list[float] = []
     try:
         for step in range(WARM_UP_STEPS + MEASURE_MOST_STEPS):
-            progress.update("measuring steps for --for", step, None, "steps")
+            progress.doing("taking a few steps, to measure them for --for")
             began_s = time.perf_counter()
             trainer.step(step)
             mine_s = time.perf_counter() - began_s
