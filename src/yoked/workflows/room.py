@@ -5,6 +5,7 @@ Before anything starts: too many would not fail, but take turns for minutes, or 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from yoked.costmodel.memory import rank_memory
 from yoked.errors import UsageError
+from yoked.fleet.model import HERE
 from yoked.launch.start import NodePlan
 from yoked.train.config import TrainConfig
 from yoked.train.resolve import resolve
@@ -31,12 +33,12 @@ def require_room(
     little memory. note: told of a host whose ranks outnumber its cores, and are let through.
     """
     for node in nodes:
-        where = node.host.name if len(nodes) > 1 else "this machine"
+        where = "this machine" if node.host.name == HERE else node.host.name
         kind = node.device_type if config.device_type == "auto" else config.device_type
         # Of a run that goes on, the model is not known yet.
         counts = kind == "cpu" and not config.goes_on
         need = functools.partial(_memory_bytes, config) if counts else None
-        less = _less_memory(config, node.facts) if counts else ()
+        less = functools.partial(_less_memory, config, node.facts)
         if told := check_room(where, node.ranks, node.facts, need, less):
             note(told)
 
@@ -46,12 +48,12 @@ def check_room(
     ranks: int,
     facts: Mapping[str, Any],
     need_bytes: Callable[[int], float] | None = None,
-    less: Sequence[str] = (),
+    less: Callable[[], Sequence[str]] = tuple,
 ) -> str | None:
     """Whether a host has room for so many ranks; a note, or None. Raises UsageError.
 
-    facts: the agent's. need_bytes: of so many ranks together; None: not known. less: what takes
-    less memory.
+    facts: the agent's. need_bytes: of so many ranks together; None: not known. less: says what
+    takes less memory.
     """
     cores, available = int(facts["usable_cores"]), facts["memory_available_bytes"]
     most = cores
@@ -62,7 +64,7 @@ def check_room(
                 f"{plural(ranks, 'rank')} of this model would take at least "
                 f"{format_bytes(need_bytes(ranks))} of memory; {where} has "
                 f"{format_bytes(available)} free",
-                fix=(*((f"--ranks {most}",) if most else ()), *less),
+                fix=(*((f"--ranks {most}",) if most else ()), *less()),
             )
     if ranks <= cores:
         return None
@@ -81,8 +83,9 @@ def _less_memory(config: TrainConfig, facts: Mapping[str, Any]) -> tuple[str, ..
     smaller = "--device-batch-size 1 or --checkpoint-activations take less"
     depth, available = resolve(config, "cpu").depth, facts["memory_available_bytes"]
     for fewer in range(depth - 1, 0, -1) if available is not None else ():
-        if _memory_bytes(dataclasses.replace(config, depth=fewer), 1) <= available:
-            return f"--depth {fewer}", smaller
+        with contextlib.suppress(UsageError):  # too narrow with so few layers
+            if _memory_bytes(dataclasses.replace(config, depth=fewer), 1) <= available:
+                return f"--depth {fewer}", smaller
     return (smaller,)
 
 

@@ -70,7 +70,7 @@ def test_ranks_that_memory_has_no_room_for_are_refused_with_the_number_it_has_ro
 
 def test_a_model_that_one_rank_has_no_memory_for_is_refused(snapshot: SnapshotAssertion) -> None:
     with pytest.raises(UsageError) as caught:
-        require_room(TrainConfig(depth=40), [node(1)], print)
+        require_room(TrainConfig(depth=40), [node(1, name=".")], print)
 
     assert str(caught.value) == snapshot
 
@@ -82,6 +82,16 @@ def test_memory_is_no_matter_where_a_gpu_trains_or_the_model_is_not_known_yet() 
 
     with pytest.raises(UsageError):
         require_room(TrainConfig(depth=40, device_type="cpu"), nodes, print)
+
+
+def test_a_model_that_no_smaller_one_of_its_width_could_be_is_let_through() -> None:
+    narrow = TrainConfig(depth=2, aspect_ratio=16, head_dim=16)
+
+    require_room(narrow, [node(1)], print)
+    with pytest.raises(UsageError) as caught:
+        require_room(narrow, [node(1, memory_available_bytes=1_000_000)], print)
+
+    assert "--depth" not in str(caught.value)
 
 
 def test_of_several_hosts_the_one_without_room_is_named() -> None:
