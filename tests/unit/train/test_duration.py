@@ -19,7 +19,8 @@ from yoked.train.data.progress import NullProgress
 from yoked.train.decisions.working import Working
 from yoked.train.duration import Pace, fit_duration, steps_within
 from yoked.train.outlook import steps_in_all
-from yoked.train.resolve import TrainSchedule
+from yoked.train.resolve import TrainSchedule, resolve_schedule
+from yoked.train.resume import build_trainer
 from yoked.train.setup import RunSetup, setup_fleet, setup_run
 
 
@@ -131,3 +132,27 @@ def test_a_run_that_slows_down_says_so_once_until_it_is_far_worse(
     told = [pace.step(took) for took in [1.0] * 30 + [1.4] * 50 + [3.0] * 50]
 
     assert [note for note in told if note] == snapshot
+
+
+def test_what_is_learned_is_that_of_a_run_of_so_many_steps(
+    setup: RunSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duration, "MEASURE_S", 0.0)
+    quiet = StageProgress(Console(quiet=True))
+
+    fixed, _ = fit_duration(setup, duration.time.monotonic(), quiet)
+    config = dataclasses.replace(fixed.config, duration=None)
+    resolved = dataclasses.replace(setup.resolved, config=config)
+    plain = dataclasses.replace(
+        setup,
+        config=config,
+        resolved=resolved,
+        schedule=resolve_schedule(resolved, setup.data.info.vocab_size),
+    )
+
+    assert losses(fixed) == losses(plain)
+
+
+def losses(of: RunSetup) -> list[float]:
+    trainer = build_trainer(of)
+    return [trainer.step(step).nats for step in range(4)]
