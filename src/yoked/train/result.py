@@ -81,7 +81,9 @@ class RunStats:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """The result. steps and tokens are those of the whole run so far, all else is of this start."""
+    """The result. steps and tokens are those of the whole run so far, as is best: step and val_bpb
+    of its best checkpoint, known on rank 0. All else is of this start.
+    """
 
     run: str
     dir: str
@@ -90,6 +92,7 @@ class RunResult:
     tokens: int = 0
     loss: float | None = None
     val_bpb: float | None = None
+    best: dict[str, Any] | None = None
     tokens_per_second: float | None = None
     first_step_s: float | None = None
     bytes_sent_per_step: int = 0

@@ -460,6 +460,10 @@ class TrainingRun:
                 if news := self.folder.close():
                     self.console.print(news, markup=False)
 
+    def _best(self) -> dict[str, Any] | None:
+        best = self.store.best()
+        return None if best is None else {"step": best[0], "val_bpb": best[1]}
+
     def _result(self, done: int, state: State) -> RunResult:
         result = dataclasses.replace(
             describe_run(self.setup, self.outlook),
@@ -468,6 +472,7 @@ class TrainingRun:
             tokens=done * self.schedule.total_batch_size,
             loss=self.stats.loss,
             val_bpb=self.val_bpb,
+            best=self._best() if self.is_first else None,
             tokens_per_second=self.stats.tokens_per_second,
             first_step_s=self.stats.first_step_s,
             bytes_sent_per_step=self.stats.bytes_sent_per_step,

@@ -39,6 +39,7 @@ _RESULT = {
     "state?": str,
     "loss?": (float, None),
     "val_bpb?": (float, None),
+    "best?": ({"step": amount, "val_bpb": quantity}, None),
     "tokens_per_second?": (quantity, None),
     "first_step_s?": (quantity, None),
     "bytes_sent_per_step?": (quantity, None),

@@ -13,7 +13,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands import fetch
-from yoked.errors import DataError
+from yoked.errors import CheckpointError, DataError
 from yoked.remote.transport import connect_here
 from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer
@@ -129,3 +129,35 @@ def test_a_controller_without_torch_fetches_all_the_same(
     assert status == 0
     assert [path.name for path in (tmp_path / "runs/night" / TOKENIZER).iterdir()] == [JSON_NAME]
     assert capsys.readouterr().err == snapshot
+
+
+def save(run: Path, step: int, val_bpb: float | None) -> None:
+    folder = CheckpointFolder(run / "checkpoints/base_checkpoints/d4")
+    folder.lock()
+    names = (meta_name(step), model_name(step))
+    folder.save(step, {name: lambda file: file.write(b"more") for name in names}, val_bpb)
+    folder.unlock()
+
+
+@pytest.mark.parametrize(("which", "step"), [("best", 2), ("latest", 3), ("1", 1)])
+def test_the_checkpoint_that_is_named_comes_and_no_other(
+    there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str, step: int
+) -> None:
+    save(there, 2, 1.2)
+    save(there, 3, 1.3)
+
+    assert fetch.command("night", checkpoint=which) == 0
+
+    came = CheckpointFolder(tmp_path / "runs/night/checkpoints/base_checkpoints/d4").complete()
+    assert [manifest.step for manifest in came] == [step]
+    flag = "" if which == "latest" else f" --checkpoint {which}"
+    assert capsys.readouterr().out.endswith(f"next: yoked sample night{flag}\n")
+
+
+@pytest.mark.parametrize("which", ["best", "7"])
+def test_a_checkpoint_that_is_not_there_is_told_of_its_host(
+    there: Path, which: str, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        fetch.command("night", checkpoint=which)
+    assert str(caught.value) == snapshot

@@ -70,6 +70,12 @@ def test_a_run_that_is_left_to_itself_says_how_to_come_back() -> None:
     assert "next: yoked stop r" in said
 
 
+@pytest.mark.parametrize(("step", "is_said"), [(12, True), (20, False)])
+def test_a_checkpoint_that_was_better_than_the_last_is_named(step: int, is_said: bool) -> None:
+    _, said = run(TrainConfig(run="r"), Trainer(best={"step": step, "val_bpb": 1.8}))
+    assert ("best        1.8000 at step 12: --checkpoint best" in said) is is_said
+
+
 def test_people_get_verdict_evidence_and_next_command(snapshot: SnapshotAssertion) -> None:
     status, said = run(TrainConfig(run="r"), Trainer())
 

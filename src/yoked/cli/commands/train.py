@@ -268,6 +268,12 @@ def _evidence(result: Result) -> list[str]:
         lines.append(f"loss        {loss:.4f} nats")
     if (val_bpb := result.get("val_bpb")) is not None:
         lines.append(f"validation  {val_bpb:.4f} bits per byte")
+    best = result.get("best")
+    if best is not None and best["step"] != result["steps"]:
+        # The one that is used by default is the last.
+        lines.append(
+            f"best        {best['val_bpb']:.4f} at step {best['step']:,}: --checkpoint best"
+        )
     if (rate := result.get("tokens_per_second")) is not None:
         lines.append(f"speed       {rate:,.0f} tokens/s")
     if (first_step_s := result.get("first_step_s")) is not None:
