@@ -128,6 +128,12 @@ def sections(page: str) -> list[Section]:
     return [Section(title, tuple(blocks)) for title, blocks in found.items()]
 
 
+def file_of(page: str, kind: str) -> str:
+    """The first block of a kind, for a test that makes a file of it."""
+    blocks = (block for section in sections(page) for block in section.blocks)
+    return "\n".join(next(block for block in blocks if block.kind == kind).lines) + "\n"
+
+
 def command_lines(lines: Sequence[str]) -> Iterator[list[str]]:
     """The words of every command in lines for a shell, without what redirects and joins them."""
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from syrupy.assertion import SnapshotAssertion
+from tests.documents import file_of
 from torch.distributed import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,7 +25,6 @@ from yoked.errors import UsageError
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "programs" / "ddp_hook.py"
-DOCUMENT = HERE.parents[1] / "docs" / "guides" / "ddp-hook.md"
 DEADLINE_S = 240.0
 # A loss may differ this much from that of fp32 after as many steps.
 CLOSE = 0.02
@@ -41,7 +40,7 @@ def printed(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     """What rank 0 printed of the program with two and with three ranks, and of the document's."""
     folder = tmp_path_factory.mktemp("hook")
     script = folder / "train.py"
-    script.write_text(re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0])
+    script.write_text(file_of("docs/guides/ddp-hook.md", "python"))
     asked: Asked = {
         "two": (2, [PROGRAM, "gloo"]),
         "three": (3, [PROGRAM, "gloo"]),

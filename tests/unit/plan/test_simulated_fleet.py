@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.documents import file_of
 
 from yoked.costmodel.model_shape import ModelShape, flops_per_token
 from yoked.errors import FleetError, UsageError
@@ -114,9 +115,8 @@ def test_a_name_that_is_taken_is_refused(
 
 
 def test_the_file_in_the_documentation_can_be_simulated(anchor: ModelShape, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "guides" / "plan.md").read_text(encoding="utf-8")
     file = tmp_path / "fleet.toml"
-    file.write_text(text.split("```toml\n")[1].split("```")[0])
+    file.write_text(file_of("docs/guides/plan.md", "toml"))
     measurement = simulate(load_simulated(str(file)), anchor, device_batch_size=2)
     assert list(measurement.ranks) == ["desktop", "office-1", "office-2"]
 
