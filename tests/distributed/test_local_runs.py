@@ -45,6 +45,7 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
     stopped = yoked(lab, "stop", "night", "--json")
     seen = attached.end()
     said = yoked(lab, "logs", "night", "--rank", "0").stdout
+    told = conforms("logs", yoked(lab, "logs", "night", "--tail", "3", "--json").json)
     resumed = lab.train("night", "--resume", "--detach", ranks=2).end()
     until(lambda: the_run(lab)["state"] == "running" and lab.lines("night"))
     going_on = the_run(lab)
@@ -56,6 +57,7 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
     assert conforms("stop", stopped.json)["state"] == "interrupted"
     assert seen.status == 130
     assert "model: " in said
+    assert {line["text"] for line in told["lines"]} & set(said.splitlines())
     assert resumed.status == 0, resumed.stderr
     assert (going_on["run"], going_on["job"]) == ("night", "night.2")
     assert (again.json["run"], again.json["state"]) == ("night", "interrupted")

@@ -38,7 +38,8 @@ _JSON = """\
 With `--json` a command prints exactly one JSON object on stdout; progress goes to stderr. These
 keys are promised, and more may be there. `_s` is seconds, `_bytes` bytes, a loss nats a token. The
 tables are made of the JSON Schemas in docs/reference/schemas, against which the tests hold what the
-commands print. `yoked logs` prints lines, and `yoked lab exec` is silent beside what it runs.
+commands print. `yoked lab exec` and `lab shell` have no `--json`: their streams are those of what
+they run.
 """
 _CODES = """
 Wrong usage has one parameter, `flag`: the first flag that the sentence names, or `null`.

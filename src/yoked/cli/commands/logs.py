@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, RawFlag, RunName
+from yoked.cli.flags import FleetFlag, JsonFlag, RawFlag, RunName
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
@@ -30,6 +30,7 @@ def command(
     tail: Annotated[int | None, Parameter(help="Begin with the last lines of each stream.")] = None,
     times: Annotated[bool, Parameter(negative="", help="When each line came.")] = False,
     raw: RawFlag = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Print the output of a run's ranks, merged in the order of time; followed, as it comes.
 
@@ -38,7 +39,13 @@ def command(
     """
     if tail is not None and tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
-    output = Output(json_mode=False, raw=raw)
+    if json_output and follow:
+        raise UsageError(
+            "--json prints one object, and --follow has no end until the run has",
+            fix="yoked attach --json    waits for that; then yoked logs --json",
+        )
+    output = Output(json_mode=json_output, raw=raw)
+    told: list[dict[str, object]] = []
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         found = hosts.run(run)
         record = found.record
@@ -53,6 +60,9 @@ def command(
         several = rank is None and record.ranks > 1
         for name, part in found.logs(names, wanted, output.note):
             content = part.content
+            if json_output:
+                told += _lines(name, content, part.data.decode(errors="replace"))
+                continue
             source = (name, content["rank"], content["stream"])
             text = output.followed(source, part.data.decode(errors="replace"))
             if prefix := _prefix(name, content, named=several, times=times):
@@ -60,7 +70,15 @@ def command(
                 lines = text.removesuffix("\n").split("\n")
                 text = "".join(f"{prefix}{line}\n" for line in lines)
             output.text(text)
+        if json_output:
+            output.result({"run": record.name, "lines": told}, verdict="")
     return 0
+
+
+def _lines(host: str, content: dict[str, Any], text: str) -> list[dict[str, object]]:
+    """Each line of a part, as it was written."""
+    of = {"host": host, **{name: content[name] for name in ("rank", "stream", "time_s")}}
+    return [{**of, "text": line} for line in text.removesuffix("\n").split("\n")]
 
 
 def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[str]:
