@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,6 +135,7 @@ class CheckpointStore:
         *,
         extra: Mapping[str, Any],
         val_bpb: float | None = None,
+        aside: bool = False,
         background: bool = True,
     ) -> None:
         """Save a checkpoint; returns when the tensors are copied, and they may change again.
@@ -141,6 +143,7 @@ class CheckpointStore:
         optim_state: see `nanochat_format`, whole, whatever the number of ranks.
         meta: see `nanochat_format.checkpoint_meta`. extra: JSON values of our own, which come
         back as `meta["yoked"]`. val_bpb: of these weights; None: they were not evaluated.
+        aside: it is saved for its val_bpb alone, and counts among the newest to keep no more.
         background: False writes from the live tensors and returns when the checkpoint is
         complete: no copies, for the last save of a run.
 
@@ -158,6 +161,7 @@ class CheckpointStore:
         settings = optim_state["settings"]
         optimizer = to_nanochat(optim_state, shapes, settings=settings, snapshot=snapshot)
         model = {name: snapshot.keep(name, tensor) for name, tensor in model_state.items()}
+        save = functools.partial(self._files.save, val_bpb=val_bpb, aside=aside)
         contents: dict[str, Callable[[Any], object]] = {
             optim_name(step): lambda file: torch.save(optimizer, file),
             meta_name(step): lambda file: file.write(document),
@@ -168,12 +172,12 @@ class CheckpointStore:
             # Not a daemon: the end of the program waits for the checkpoint.
             self._thread = threading.Thread(
                 target=self._write_catching,
-                args=(step, contents, needed_bytes, val_bpb),
+                args=(step, contents, needed_bytes, save),
                 name=f"checkpoint-{step}",
             )
             self._thread.start()
         else:
-            self._write(step, contents, needed_bytes, val_bpb)
+            self._write(step, contents, needed_bytes, save)
 
     def poll(self) -> bool:
         """Whether a save is being written. Raises CheckpointError if the last one failed."""
@@ -210,10 +214,10 @@ class CheckpointStore:
         step: int,
         contents: Mapping[str, Callable[[Any], object]],
         needed_bytes: int,
-        val_bpb: float | None,
+        save: Callable[..., None],
     ) -> None:
         try:
-            self._write(step, contents, needed_bytes, val_bpb)
+            self._write(step, contents, needed_bytes, save)
         except Exception as error:  # noqa: BLE001 - raised on the training thread, by wait()
             self._failure = error
 
@@ -222,10 +226,10 @@ class CheckpointStore:
         step: int,
         contents: Mapping[str, Callable[[Any], object]],
         needed_bytes: int,
-        val_bpb: float | None,
+        save: Callable[..., None],
     ) -> None:
         with self._disk_errors(step, needed_bytes):
-            self._files.save(step, contents, val_bpb)
+            save(step, contents)
             if self._keep_last is not None:
                 self._files.keep_newest(self._keep_last)
 

@@ -86,7 +86,8 @@ class Manifest:
     sequence: counts the saves in the folder; the newest checkpoint is the one with the highest,
     which after a resume from an earlier step need not be the one with the highest step.
     token: tells the staged names of this save from those of any other.
-    val_bpb: of these very weights; None: they were not evaluated.
+    val_bpb: of these very weights; None: they were not evaluated. aside: saved for that alone, so
+    it takes the place of none of the newest.
     """
 
     step: int
@@ -94,6 +95,7 @@ class Manifest:
     token: str
     files: tuple[FileEntry, ...]
     val_bpb: float | None = None
+    aside: bool = False
 
     def to_bytes(self) -> bytes:
         """The manifest as JSON, with a digest of its own."""
@@ -111,7 +113,8 @@ class Manifest:
             require(content, _CONTENT)
             files = tuple(FileEntry(**entry) for entry in content["files"])
             step, sequence, token = content["step"], content["sequence"], content["token"]
-            return cls(step, sequence, token, files, content.get("val_bpb"))
+            val_bpb, aside = content.get("val_bpb"), content.get("aside", False)
+            return cls(step, sequence, token, files, val_bpb, aside)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not a manifest ({error!r})") from error
 
@@ -135,6 +138,7 @@ _CONTENT = {
         {"name": _matches(_FILE_NAME), "size_bytes": amount, "sha256": _matches(_DIGEST)},
     ],
     "val_bpb?": (quantity, None),
+    "aside?": bool,
 }
 
 
@@ -313,10 +317,12 @@ class CheckpointFolder:
         step: int,
         contents: Mapping[str, Callable[[HashingWriter], object]],
         val_bpb: float | None = None,
+        *,
+        aside: bool = False,
     ) -> None:
         """Write a checkpoint, and make it the one of its step.
 
-        contents: what writes each file, by the file's name. val_bpb: see Manifest.
+        contents: what writes each file, by the file's name. val_bpb, aside: see Manifest.
         Raises OSError where it could not become complete; nothing of it is left then.
         """
         token = secrets.token_hex(4)
@@ -329,7 +335,8 @@ class CheckpointFolder:
         except BaseException:
             self._discard(token)
             raise
-        manifest = Manifest(step, self._next_sequence(), token, tuple(entries), val_bpb)
+        sequence = self._next_sequence()
+        manifest = Manifest(step, sequence, token, tuple(entries), val_bpb, aside)
         try:
             self._publish(manifest)
         except OSError:
@@ -376,12 +383,15 @@ class CheckpointFolder:
     def keep_newest(self, keep_last: int) -> None:
         """Remove complete checkpoints of ours beyond the newest `keep_last` (at least 1).
 
-        The best one stays beside them.
+        Beside them stay the best one, and that from which a run would go on. Those that were saved
+        aside do not count.
         """
         assert keep_last >= 1, f"keep_last is {keep_last}: it would remove every checkpoint"
-        best = self.best()
-        for manifest in self.complete()[keep_last:]:
-            if manifest == best:
+        whole = self.complete()
+        kept = [manifest for manifest in whole if not manifest.aside][:keep_last]
+        kept += [*whole[:1], self.best() or whole[0]] if whole else []
+        for manifest in whole:
+            if manifest in kept:
                 continue
             tombstone = self.path / f".yoked-removing_{manifest.step:06d}.json"
             (self.path / manifest_name(manifest.step)).replace(tombstone)

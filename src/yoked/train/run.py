@@ -333,6 +333,7 @@ class TrainingRun:
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
         evaluates = eval_every is not None and (done % eval_every == 0 or last)
         saves = save_every is not None and done % save_every == 0 and not last
+        aside = False
         if evaluates or saves or last:
             # A checkpoint must not be newer than the lines of its steps, which a kill would
             # leave out for good; nor may it hold what a loss that is not finite has left.
@@ -344,9 +345,9 @@ class TrainingRun:
             self.trainer.gather_weights()
             best = self._evaluate(done, progress)
             # What a run was at its best is kept, unless nothing is to be saved before the end.
-            saves = saves or (best and save_every is not None and not last)
-        if saves:
-            self._save(done, background=True)
+            aside = best and save_every is not None and not (saves or last)
+        if saves or aside:
+            self._save(done, background=True, aside=aside)
         self._report_failed_save(progress)
 
     def _evaluate(self, done: int, progress: TrainProgress) -> bool:
@@ -364,7 +365,7 @@ class TrainingRun:
 
     # --- saving
 
-    def _save(self, done: int, *, background: bool) -> None:
+    def _save(self, done: int, *, background: bool, aside: bool = False) -> None:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
@@ -372,7 +373,7 @@ class TrainingRun:
         whole = self.trainer.state.gather()
         run_on_all_ranks(self.comm, lambda: self._require_finite_weights(done))
         if background:
-            self._write(done, whole, background=True)
+            self._write(done, whole, background=True, aside=aside)
         else:
             # No rank ends before the last checkpoint is complete: its end would end rank 0.
             run_on_all_ranks(self.comm, lambda: self._write(done, whole, background=False))
@@ -387,8 +388,15 @@ class TrainingRun:
                     f"{name} is not finite after step {done}, so it was not saved", fix=LOWER_RATE
                 )
 
-    def _write(self, done: int, whole: dict[str, Tensor] | None, *, background: bool) -> None:
-        """whole: all tensors, on rank 0."""
+    def _write(
+        self,
+        done: int,
+        whole: dict[str, Tensor] | None,
+        *,
+        background: bool,
+        aside: bool = False,
+    ) -> None:
+        """whole: all tensors, on rank 0. aside: see CheckpointStore.save."""
         if whole is None:
             return
         try:
@@ -409,6 +417,7 @@ class TrainingRun:
                     "run": self.folder.name,
                 },
                 val_bpb=self._val_bpb_of(done),
+                aside=aside,
                 background=background,
             )
         except CheckpointError as problem:

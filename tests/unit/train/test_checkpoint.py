@@ -153,6 +153,26 @@ def test_the_best_is_kept_beside_the_newest(tmp_path, state):
         assert store.newest() == 5
 
 
+def test_what_is_saved_for_its_validation_alone_takes_no_other_ones_place(tmp_path, state):
+    with CheckpointStore(tmp_path / "d2", keep_last=2) as store:
+        save(store, 4, state)
+        save(store, 6, state, val_bpb=1.5, aside=True)
+        save(store, 8, state)
+        assert store.steps() == [4, 6, 8]
+        save(store, 9, state, val_bpb=1.4, aside=True)
+
+        assert store.steps() == [4, 8, 9]
+        assert store.newest() == 9
+
+
+def test_what_a_run_would_go_on_from_stays_though_it_was_saved_aside(tmp_path, state):
+    with CheckpointStore(tmp_path / "d2", keep_last=1) as store:
+        save(store, 4, state, val_bpb=1.5)
+        save(store, 6, state, val_bpb=1.6, aside=True)
+
+        assert store.steps() == [4, 6]
+
+
 def test_a_better_one_takes_the_place_of_the_best(tmp_path, state):
     with CheckpointStore(tmp_path / "d2", keep_last=1) as store:
         for step, val_bpb in ((1, 1.5), (2, 1.6), (3, 1.4), (4, 1.7)):
