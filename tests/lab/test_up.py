@@ -92,7 +92,7 @@ def test_one_line_mends_a_firewall_and_ends_with_the_line_that_trains(
     status, found = up("--yes")
     again, second = up()
 
-    assert (status, found["ok"]) == (0, True), found["steps"]
+    assert (status, found["ok"]) == (0, True), json.dumps(found["steps"])
     assert set(states(found).values()) == {"done"}
     assert [host.interface for host in load_fleet(Path("yoked.toml")).hosts] == ["eth0", "eth0"]
     assert found["plan"]["chosen"]["predicted"]["tokens_per_second"] > 0
