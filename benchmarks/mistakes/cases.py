@@ -1,0 +1,198 @@
+"""Each command's three commonest mistakes, and what a person types next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """line: what is typed after `yoked`. fix: a part of what is said to do about it.
+
+    then: the lines that a person types next, by that fix; each must end with status 0.
+    """
+
+    line: str
+    fix: str
+    then: tuple[str, ...] = ()
+
+
+def meant(line: str, right: str) -> Mistake:
+    """A mistyped word, of which the fix is the whole line as it was meant."""
+    return Mistake(line, f"yoked {right}", (f"yoked {right}",))
+
+
+TRAIN = "--depth 1 --max-seq-len 64 --total-batch-size 128 --num-iterations 2 --dry-run"
+BENCH = "--depth 1 --max-seq-len 64 --total-batch-size 128 --processes 1 --steps 2"
+
+# What no argument means; those of SLOW are interrupted once they are at work.
+SLOW = ("train", "bench", "probe")
+
+MISTAKES = {
+    "init": (
+        Mistake("init nosuchhost", "HostName ADDRESS"),
+        Mistake("init . .", "name each host once", ("yoked init . --fleet once.toml",)),
+        Mistake(
+            "init . --ranks 0 --fleet r.toml",
+            "--ranks 1",
+            ("yoked init . --ranks 1 --fleet r.toml",),
+        ),
+    ),
+    "trust": (
+        Mistake("trust", "yoked trust FILE", ("yoked trust {fleet}",)),
+        Mistake("trust none.toml", "yoked init HOST... --fleet none.toml"),
+        Mistake("trust torn.toml", "https://toml.io"),
+    ),
+    "install": (
+        Mistake("install --cuda --cpu", "give one, or none", ("yoked install --check",)),
+        Mistake("install --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+        Mistake(
+            "install --check --host gamma --fleet {fleet}",
+            "there are: alpha, beta",
+            ("yoked install --check --host beta --fleet {fleet}",),
+        ),
+    ),
+    "hosts": (
+        meant("hosts --flet {fleet}", "hosts --fleet {fleet}"),
+        Mistake("hosts --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+        Mistake("hosts --fleet misspelt.toml", "mend misspelt.toml"),
+    ),
+    "data": (
+        meant("data lst", "data list"),
+        Mistake("data prepare nodata", "the path of a folder", ("yoked data prepare text",)),
+        Mistake("data download --shards 0", "give 1 or more"),
+    ),
+    "doctor": (
+        meant("doctor --fleet {fleet} --jsn", "doctor --fleet {fleet} --json"),
+        Mistake(
+            "doctor --only own-name",
+            "yoked doctor --fix --only CHECK",
+            ("yoked doctor --fix --yes --only own-name --fleet {fleet}",),
+        ),
+        Mistake("doctor --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+    ),
+    "probe": (
+        Mistake("probe --depth 0", "give 1 or more"),
+        Mistake("probe --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+        meant("probe --quik --depth 1 --fleet {fleet}", "probe --quick --depth 1 --fleet {fleet}"),
+    ),
+    "plan": (
+        Mistake(
+            "plan --fleet unprobed.toml",
+            "--simulate two-laptops",
+            ("yoked plan --simulate two-laptops",),
+        ),
+        Mistake(
+            "plan --simulate laptops",
+            "--simulate two-laptops",
+            ("yoked plan --simulate two-laptops",),
+        ),
+        Mistake(
+            "plan --params 760Q",
+            "write it as in 760M",
+            ("yoked plan --params 760M --hosts 2 --step-s 1",),
+        ),
+    ),
+    "bench": (
+        Mistake(
+            f"bench --compare int3 {BENCH}",
+            "choose one of",
+            (f"yoked bench --compare int8 {BENCH}",),
+        ),
+        Mistake(
+            f"bench --num-iterations 5 {BENCH}", "--steps says how many", (f"yoked bench {BENCH}",)
+        ),
+        Mistake("bench --plot bench", "--plot bench.png"),
+    ),
+    "train": (
+        meant(f"train --fleet . --depht 1 {TRAIN[10:]}", f"train --fleet . --depth 1 {TRAIN[10:]}"),
+        Mistake(
+            "train --data nodata --dry-run",
+            "the path of a folder",
+            (f"yoked train --data text --vocab-size 300 {TRAIN}",),
+        ),
+        Mistake(
+            "train --total-batch-size 1000 --max-seq-len 64 --dry-run",
+            "--total-batch-size 960 or 1024",
+            ("yoked train --total-batch-size 1024 --max-seq-len 64 --depth 1 --dry-run",),
+        ),
+    ),
+    "run": (
+        Mistake("run", "yoked run -- SCRIPT.py ARGS", ("yoked run -- hello.py",)),
+        Mistake("run -- nofile.py", "cd to the program's folder", ("yoked run -- hello.py",)),
+        Mistake(
+            "run --rank 2 -- hello.py", "yoked run --help", ("yoked run --ranks 2 -- hello.py",)
+        ),
+    ),
+    "manifest": (
+        meant(
+            "manifest --for slurn --nodes 2 -- hello.py",
+            "manifest --for slurm --nodes 2 -- hello.py",
+        ),
+        Mistake(
+            "manifest --for slurm",
+            "yoked manifest --for slurm --nodes 2 -- train --depth 8",
+            ("yoked manifest --for slurm --nodes 2 -- train --depth 8",),
+        ),
+        Mistake("manifest", "yoked manifest --help", ("yoked manifest --help",)),
+    ),
+    "runs": (
+        meant("runs --jsn", "runs --json"),
+        Mistake("runs --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+        Mistake("runs night", "yoked runs --help", ("yoked runs",)),
+    ),
+    "attach": (
+        Mistake("attach nigt", "yoked runs", ("yoked runs", "yoked attach night")),
+        meant("attach night --jsn", "attach night --json"),
+        Mistake("attach night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+    ),
+    "logs": (
+        Mistake("logs nigt", "yoked runs", ("yoked runs", "yoked logs night")),
+        Mistake("logs night --rank 7", "", ("yoked logs night --rank 0",)),
+        Mistake("logs night --host gamma", "", ("yoked logs night",)),
+    ),
+    "stop": (
+        Mistake("stop nigt", "yoked runs", ("yoked runs",)),
+        meant("stop night --jsn", "stop night --json"),
+        Mistake("stop --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+    ),
+    "fetch": (
+        Mistake("fetch nigt", "yoked runs", ("yoked runs",)),
+        Mistake("fetch night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+        meant("fetch night --jsn", "fetch night --json"),
+    ),
+    "plot": (
+        Mistake("plot nigt", "runs in runs: night", ("yoked plot night",)),
+        Mistake(
+            "plot night --runs-dir elsewhere", "--runs-dir", ("yoked plot night --runs-dir runs",)
+        ),
+        meant("plot night --jsn", "plot night --json"),
+    ),
+    "sample": (
+        Mistake("sample nigt", "runs in runs: night", ("yoked sample night --max-tokens 5",)),
+        Mistake("sample --max-tokens 0", "give 1 or more", ("yoked sample --max-tokens 1",)),
+        Mistake(
+            "sample --temperature -1",
+            "give 0 or more",
+            ("yoked sample --temperature 0 --max-tokens 1",),
+        ),
+    ),
+    "clean": (
+        meant("clean --jsn", "clean --json"),
+        Mistake("clean --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+        Mistake("clean night", "yoked clean --help", ("yoked clean",)),
+    ),
+    "lab": (
+        Mistake("lab up two-host-1gbe", "two-hosts-1gbe"),
+        Mistake(
+            "lab exec gamma --lab {lab} -- true",
+            "alpha, beta",
+            ("yoked lab exec alpha --lab {lab} -- true",),
+        ),
+        Mistake(
+            "lab fault firewal beta --lab {lab}",
+            "firewall",
+            ("yoked lab fault firewall beta --lab {lab}", "yoked lab heal --lab {lab}"),
+        ),
+    ),
+}
