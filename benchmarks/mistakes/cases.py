@@ -142,34 +142,34 @@ MISTAKES = {
         Mistake("runs night", "yoked runs --help", ("yoked runs",)),
     ),
     "attach": (
-        Mistake("attach nigt", "yoked runs", ("yoked runs", "yoked attach night")),
+        Mistake("attach nigt", "did you mean night?", ("yoked attach night",)),
         meant("attach night --jsn", "attach night --json"),
         Mistake("attach night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
     ),
     "logs": (
-        Mistake("logs nigt", "yoked runs", ("yoked runs", "yoked logs night")),
+        Mistake("logs nigt", "did you mean night?", ("yoked logs night",)),
         Mistake("logs night --rank 7", "", ("yoked logs night --rank 0",)),
         Mistake("logs night --host gamma", "", ("yoked logs night",)),
     ),
     "stop": (
-        Mistake("stop nigt", "yoked runs", ("yoked runs",)),
+        Mistake("stop nigt", "did you mean night?", ("yoked stop night",)),
         meant("stop night --jsn", "stop night --json"),
         Mistake("stop --fleet none.toml", "yoked init HOST... --fleet none.toml"),
     ),
     "fetch": (
         Mistake("fetch nigt", "yoked runs", ("yoked runs",)),
         Mistake("fetch night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
-        meant("fetch night --jsn", "fetch night --json"),
+        Mistake("fetch night", "yoked sample night", ("yoked sample night --max-tokens 1",)),
     ),
     "plot": (
-        Mistake("plot nigt", "runs in runs: night", ("yoked plot night",)),
+        Mistake("plot nigt", "did you mean night?", ("yoked plot night",)),
         Mistake(
             "plot night --runs-dir elsewhere", "--runs-dir", ("yoked plot night --runs-dir runs",)
         ),
         meant("plot night --jsn", "plot night --json"),
     ),
     "sample": (
-        Mistake("sample nigt", "runs in runs: night", ("yoked sample night --max-tokens 5",)),
+        Mistake("sample nigt", "did you mean night?", ("yoked sample night --max-tokens 5",)),
         Mistake("sample --max-tokens 0", "give 1 or more", ("yoked sample --max-tokens 1",)),
         Mistake(
             "sample --temperature -1",
@@ -177,10 +177,28 @@ MISTAKES = {
             ("yoked sample --temperature 0 --max-tokens 1",),
         ),
     ),
+    "chat": (
+        Mistake("chat nigt", "did you mean night?", ("yoked chat night --max-tokens 1",)),
+        Mistake("chat night --max-tokens 0", "give 1 or more"),
+        Mistake(
+            "chat night --checkpoint bst",
+            "--checkpoint best",
+            ("yoked chat night --checkpoint latest --max-tokens 1",),
+        ),
+    ),
+    "export": (
+        Mistake("export night", "yoked export --help", ("yoked export --help",)),
+        meant("export night --to safetensor", "export night --to safetensors"),
+        Mistake(
+            "export night --to safetensors",
+            "--force",
+            ("yoked export night --to safetensors --force",),
+        ),
+    ),
     "clean": (
         meant("clean --jsn", "clean --json"),
         Mistake("clean --fleet none.toml", "yoked init HOST... --fleet none.toml"),
-        Mistake("clean night", "yoked clean --help", ("yoked clean",)),
+        Mistake("clean nigt", "", ("yoked clean night",)),
     ),
     "lab": (
         Mistake("lab up two-host-1gbe", "two-hosts-1gbe"),

@@ -109,12 +109,17 @@ def _find(named: str | None, runs_dir: Path) -> Path:
             return candidate
     names = [run.name for run in runs]
     near = difflib.get_close_matches(named, names, n=1)
-    fix = f"did you mean {near[0]}?" if near else f"runs in {runs_dir}: {_some(names)}"
+    if near:
+        fix = f"did you mean {near[0]}?"
+    elif names:
+        fix = f"runs in {runs_dir}: {_some(names)}"
+    else:
+        fix = "--runs-dir FOLDER    names another folder; yoked runs lists what hosts have"
     raise UsageError(f"there is no run {named!r} in {runs_dir}", fix=fix)
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:8]) or "none"
+    shown = ", ".join(names[:8])
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 

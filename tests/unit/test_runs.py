@@ -94,3 +94,10 @@ def test_the_folder_of_a_run_may_itself_be_a_link_of_a_persons_own(tmp_path: Pat
     (tmp_path / "runs" / "a").symlink_to(tmp_path / "large disk" / "a")
 
     assert find_run("a", tmp_path / "runs") == tmp_path / "runs" / "a"
+
+
+def test_a_folder_without_runs_is_answered_with_the_flag_that_names_another(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as problem:
+        find_run("night", tmp_path / "elsewhere")
+
+    assert "--runs-dir" in problem.value.fix[0]

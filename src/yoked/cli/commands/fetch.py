@@ -25,7 +25,7 @@ from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import connected
 from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
 from yoked.launch.mirror import find_checkpoint, mirror_run
-from yoked.runs import find_run
+from yoked.runs import find_run, list_runs
 from yoked.units import format_bytes
 
 
@@ -55,6 +55,10 @@ def command(
             folder = f"{client.call('facts')['state']}/runs/{name}"
             if client.call("file_list", folder=folder):
                 found[host] = (client, folder)
+        if not found and here in list_runs(runs_dir):
+            raise UsageError(
+                f"run {name} is this machine's own: it is in {here}", fix=f"yoked sample {name}"
+            )
         if not found:
             raise UsageError(
                 f"no host of the fleet has a run {name}", fix="yoked runs    lists what there is"
