@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +118,20 @@ def plain(desk: Desk, name: str) -> Iterator[dict[str, Any]]:
     yield row(page, status, said, took_s, [] if status == 0 and "Usage:" in said else ["no page"])
 
 
+def _fixes(said: Sequence[str]) -> Iterator[str]:
+    """Lines that say what to do: of an error, or below a finding's `on HOST:`."""
+    below = False
+    for line in said:
+        if line.lstrip().startswith("fix:") or below:
+            yield line
+        below = (below and line.startswith("      ")) or bool(re.match(r" +on [^:]+:$", line))
+
+
 def mistaken(desk: Desk, mistake: Mistake) -> Iterator[dict[str, Any]]:
     """A mistake, and each line that its fix leads to."""
     line = f"yoked {mistake.line}"
     status, said, took_s = desk.type(line)
-    fixes = "\n".join(each for each in said.splitlines() if each.lstrip().startswith("fix:"))
+    fixes = "\n".join(_fixes(said.splitlines()))
     flaws = [] if status in (1, 2) else [f"status {status}"]
     if mistake.fix.format(fleet=desk.fleet, lab=LAB) not in fixes or not fixes:
         flaws.append(f"no fix with {mistake.fix!r}")

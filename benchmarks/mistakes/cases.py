@@ -26,9 +26,15 @@ TRAIN = "--depth 1 --max-seq-len 64 --total-batch-size 128 --num-iterations 2 --
 BENCH = "--depth 1 --max-seq-len 64 --total-batch-size 128 --processes 1 --steps 2"
 
 # What no argument means; those of SLOW are interrupted once they are at work.
-SLOW = ("train", "bench", "probe")
+SLOW = ("up", "train", "bench", "probe")
 
 MISTAKES = {
+    "up": (
+        # A finding of the doctor, with the lines that mend it.
+        Mistake("up nosuchhost --fleet up.toml", "put it into ~/.ssh/config"),
+        Mistake("up . . --fleet up.toml", "name each host once", ("yoked hosts",)),
+        meant("up . --yse --depth 1", "up . --yes --depth 1"),
+    ),
     "init": (
         Mistake("init nosuchhost", "HostName ADDRESS"),
         Mistake("init . .", "name each host once", ("yoked init . --fleet once.toml",)),
