@@ -127,6 +127,8 @@ class FakeAgent:
         return {"made": None, "configured": args["configured"], "system": self.python}
 
     def _health(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        if args.get("parts") == ["virtual"]:
+            return {"virtual": None}
         if args.get("parts") == ["clock"]:
             return {"clock": {"time_s": 1e9}, "untold": {}}
         return {"shell": {"login_shell": "/bin/sh", "sources_noise": None}, "asked": dict(args)}
