@@ -19,7 +19,7 @@ def test_each_host_computes_in_its_own_dtype_and_the_run_goes_on_with_the_same_b
     alone = lab.train("alone", *lab.flags(dtype="bfloat16", **pinned)).end()
     flags = lab.flags(dtype="auto", **pinned)
 
-    ended = far("2e7:2e7", "--run=unlike", *flags, FASTEST="float32:bfloat16").end()
+    ended = far("2e7:2e7", "--run=unlike", "--verbose", *flags, FASTEST="float32:bfloat16").end()
     before = lab.curve("unlike").losses
     again = far(
         *("2e7:2e7", "--run=unlike", "--resume-from-step=8"), FASTEST="bfloat16:float32"
@@ -28,6 +28,7 @@ def test_each_host_computes_in_its_own_dtype_and_the_run_goes_on_with_the_same_b
     found, told = result_of(ended), json.loads((lab.runs / "unlike" / "run.json").read_text())
     assert [each["dtype"] for each in found["hosts"]] == ["float32", "bfloat16"]
     assert len({each["tables_dtype"] for each in told["hosts"]}) == 1
+    assert "float32 and bfloat16" in ended.stderr
     assert "host1 computes in bfloat16" in ended.stderr
     assert alone.status == 0
     assert before == pytest.approx(lab.curve("alone").losses, abs=2e-2)
