@@ -45,7 +45,8 @@ class Person:
         """Status, and what --json says."""
         done = self.types("doctor", *words, "--json")
         assert done.stdout, done.stderr
-        return done.returncode, conforms("doctor", json.loads(done.stdout))
+        schema = "doctor-undo" if "--undo" in words else "doctor"
+        return done.returncode, conforms(schema, json.loads(done.stdout))
 
     def rules(self, host: str) -> str:
         return self.lab.host(host).tool(["nft", "list", "ruleset"]).stdout
