@@ -30,7 +30,7 @@ ARMS = ("float32", "bfloat16", "auto")
 HOSTS = dict(zip(("new", "old"), HELD.values(), strict=True))
 MODEL = (
     *("--device-type=cpu", "--depth=4", "--aspect-ratio=64", "--head-dim=64", "--window-pattern=L"),
-    *("--max-seq-len=512", "--total-batch-size=16384", "--eval-every=-1", "--save-every=-1"),
+    *("--max-seq-len=512", "--total-batch-size=4096", "--eval-every=-1", "--save-every=-1"),
 )
 
 
