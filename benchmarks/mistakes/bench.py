@@ -82,7 +82,9 @@ class Desk:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT if interrupt_after_s else signal.SIGKILL)
             said = process.communicate()[0]
-        return process.returncode, said, time.monotonic() - began_s
+        # Where this checkout lies is nobody's business.
+        told = said.replace(str(self.folder), "FOLDER").replace(str(YOKED.parent), "BIN")
+        return process.returncode, told, time.monotonic() - began_s
 
     def must(self, line: str) -> str:
         status, said, _ = self.type(line)
