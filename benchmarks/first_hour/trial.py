@@ -34,7 +34,8 @@ BARE = (
     "rm -rf ~/.cache ~/.local ~/.config/pip ~/.pip ~/.cargo /opt/* /etc/xdg/pip /etc/pip.conf"
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_STEP = re.compile(r"step [1-9]\d*/")
+# A step that was taken, however wide the count is and however little room the line has.
+_STEP = re.compile(r"(?<![\d,/])[1-9][\d,]*/[\d,]+ +loss ")
 _NEXT = re.compile(r"^next: (.*)$", re.MULTILINE)
 _MEASURED = re.compile(r"([\d.]+)x the fastest alone")
 
