@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE
@@ -140,6 +140,12 @@ def check_run(run: str | None, tag: str | None) -> None:
         )
 
 
+def require_known(flag: str, value: str, known: Sequence[str]) -> None:
+    """Raise UsageError for a word that is none of a flag's."""
+    if value not in known:
+        raise UsageError(f"{flag} {value!r} is unknown", fix=f"choose one of {', '.join(known)}")
+
+
 def check_choices(values: Mapping[str, Any]) -> None:
     """Raise UsageError for a word that is none of a flag's. values: by field."""
     for flag, value, known in (
@@ -153,10 +159,7 @@ def check_choices(values: Mapping[str, Any]) -> None:
         ("--sync", values["sync"], get_args(Sync)),
         ("--lm-head", values["lm_head"], get_args(LmHead)),
     ):
-        if value not in known:
-            raise UsageError(
-                f"{flag} {value!r} is unknown", fix=f"choose one of {', '.join(known)}"
-            )
+        require_known(flag, value, known)
     if values["threads"] != "auto" and not (
         values["threads"].isdecimal() and int(values["threads"]) > 0
     ):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
-import select
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cli.terminal import Terminal
 
 from yoked.cli.commands import chat
 
@@ -102,40 +98,11 @@ def test_what_a_prompt_has_for_the_terminal_is_not_passed_on(
     assert "\x1b" not in capsys.readouterr().out
 
 
-class Terminal:
-    """The command at a pseudo-terminal."""
-
-    def __init__(self) -> None:
-        self.descriptor, inner = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-            env={**os.environ, "TERM": "dumb"},
-        )
-        os.close(inner)
-
-    def type(self, text: str) -> None:
-        os.write(self.descriptor, text.encode())
-
-    def until(self, text: str) -> str:
-        came, deadline_s = "", time.monotonic() + 60
-        while text not in came:
-            assert time.monotonic() < deadline_s, came
-            if select.select([self.descriptor], [], [], 0.2)[0]:
-                came += os.read(self.descriptor, 4096).decode()
-        return came
-
-
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    started = Terminal()
+    started = Terminal([sys.executable, "-c", PROGRAM])
     yield started
-    started.process.kill()
-    started.process.wait()
-    os.close(started.descriptor)
+    started.close()
 
 
 def test_at_a_terminal_ctrl_c_stops_a_text_enter_goes_on_and_ctrl_d_ends(

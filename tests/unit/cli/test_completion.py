@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.terminal import Terminal
 
 from yoked.cli.main import build_app, main
 
@@ -104,51 +102,22 @@ def test_runs_of_another_folder_are_proposed_once_it_was_named(home: Path, scrip
     assert completed(words, script) == ["evening"]
 
 
-class Bash:
-    """An interactive bash with the home's ~/.bashrc."""
-
-    def __init__(self) -> None:
-        self.descriptor, inner = pty.openpty()
-        self.process = subprocess.Popen(
-            ["bash", "--noprofile", "-i"],
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-            env={**os.environ, "TERM": "dumb", "INPUTRC": "/dev/null"},
-        )
-        os.close(inner)
-
-    def type(self, text: str) -> None:
-        os.write(self.descriptor, text.encode())
-
-    def until(self, text: str) -> str:
-        came, deadline_s = "", time.monotonic() + 60
-        while text not in came:
-            assert time.monotonic() < deadline_s, came
-            if select.select([self.descriptor], [], [], 0.2)[0]:
-                came += os.read(self.descriptor, 4096).decode()
-        return came
-
-
 @pytest.fixture
-def bash() -> Iterator[type[Bash]]:
-    started: list[Bash] = []
+def bash() -> Iterator[Callable[[], Terminal]]:
+    """Starts an interactive bash with the home's ~/.bashrc."""
+    started: list[Terminal] = []
 
-    class Tracked(Bash):
-        def __init__(self) -> None:
-            super().__init__()
-            started.append(self)
+    def start() -> Terminal:
+        started.append(Terminal(["bash", "--noprofile", "-i"], INPUTRC="/dev/null"))
+        return started[-1]
 
-    yield Tracked
+    yield start
     for each in started:
-        each.process.kill()
-        each.process.wait()
-        os.close(each.descriptor)
+        each.close()
 
 
 def test_what_was_installed_works_at_the_next_start_of_bash(
-    home: Path, bash: type[Bash], capsys: pytest.CaptureFixture[str]
+    home: Path, bash: Callable[[], Terminal], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / ".bashrc").write_text("PS1='ready> '\n")
 

@@ -17,7 +17,7 @@ from yoked.fleet.file import open_fleet
 from yoked.report.bench_table import COLUMNS, BenchTable, to_markdown
 from yoked.table import table as aligned
 from yoked.train.config import TrainConfig
-from yoked.train.limits import Sync
+from yoked.train.limits import Sync, require_known
 
 STEPS = 20
 PLOTS = (".png", ".svg", ".pdf")
@@ -72,10 +72,7 @@ def command(
     _check(config, steps, processes, markdown, plot)
     strategies = [config.sync, *compare]
     for sync in compare:
-        if sync not in (known := get_args(Sync)):
-            raise UsageError(
-                f"--compare {sync!r} is unknown", fix=f"choose one of {', '.join(known)}"
-            )
+        require_known("--compare", sync, get_args(Sync))
     output = Output(json_mode=config.json_output)
     for note in config.notes:
         output.note(note)

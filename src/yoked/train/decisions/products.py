@@ -215,7 +215,7 @@ def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Decision:
     """
     # Apple's GPUs are measured in one alone.
     common = [name for name in by_rank[0] if all(name in times for times in by_rank)]
-    total_s = {name: 1 / sum(1 / times[name] for times in by_rank) for name in common}
+    total_s = {name: 1 / speed_of_all(by_rank, [name] * len(by_rank)) for name in common}
     where = "here" if len(by_rank) == 1 else "on all ranks together"
     measured = {f"{name}_s_per_token": took for name, took in total_s.items()}
     if asked != "auto":
