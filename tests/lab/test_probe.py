@@ -75,7 +75,12 @@ def left_behind(lab: Lab) -> list[str]:
 def test_links_collectives_and_steps_are_measured_and_kept(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = probe.command(model=SMALL, fleet=lab.fleet_file, quick=True, json_output=True)
+    # A program that the probe did not start: its end is waited for by the shell alone.
+    with lab.host("beta").popen(["sh", "-c", "while :; do :; done"]) as other:
+        try:
+            status = probe.command(model=SMALL, fleet=lab.fleet_file, quick=True, json_output=True)
+        finally:
+            other.kill()
 
     told = conforms("probe", json.loads(capsys.readouterr().out))
     assert status == 0, told
@@ -91,8 +96,10 @@ def test_links_collectives_and_steps_are_measured_and_kept(
     }
     assert {each["host"] for each in told["compute"]} == {"alpha", "beta"}
     assert {each["host"] for each in told["step_costs"]} == {"alpha", "beta"}
+    assert told["busy_cores"].keys() == {"beta"}
     kept = load_newest(load_fleet(lab.fleet_file))
     assert kept is not None
+    assert kept.busy_cores == told["busy_cores"]
     assert kept.taken_s == told["taken_s"]
     assert kept.ranks == {"alpha": 1, "beta": 1}
     assert left_behind(lab) == []

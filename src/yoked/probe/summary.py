@@ -25,11 +25,13 @@ def summarise(
     links: Sequence[Link],
     ranks: Sequence[tuple[str, Mapping[str, Any] | None]],
     timed: Iterable[Mapping[str, Any]],
+    busy_cores: Mapping[str, float],
 ) -> Measurement:
     """The measurement of a fleet. Raises ValueError for what no rank measures.
 
     facts: by host, from its agent. ranks: in order of rank, the host as in yoked.toml and what the
-    rank told, None without a step; may be empty. timed: collectives, from the worker.
+    rank told, None without a step; may be empty. timed: collectives, from the worker. busy_cores:
+    by host, of other programs.
     """
     counted = Counter(host for host, _ in ranks)
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
@@ -64,6 +66,7 @@ def summarise(
             for each in profile["compute"]
         ),
         step_costs=step_costs,
+        busy_cores=busy_cores,
     )
 
 

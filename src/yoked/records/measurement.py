@@ -6,7 +6,8 @@ second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from yoked.costmodel.model_shape import ModelShape
 
@@ -96,7 +97,10 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Measurement:
-    """All of a fleet at one time. ranks: by host. taken_s: seconds since 1970."""
+    """All of a fleet at one time. ranks: by host. taken_s: seconds since 1970.
+
+    busy_cores: by host, what other programs used of its cores meanwhile, where that is notable.
+    """
 
     fleet: str
     taken_s: float
@@ -106,3 +110,4 @@ class Measurement:
     collectives: tuple[Collective, ...]
     compute: tuple[Compute, ...]
     step_costs: tuple[StepCost, ...]
+    busy_cores: Mapping[str, float] = field(default_factory=dict)

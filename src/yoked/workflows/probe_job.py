@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.core.parallel import at_once
+from yoked.doctor.checks.processes import notable_cores
 from yoked.errors import JobError, YokedError
 from yoked.fleet.discover import find_addresses, require_distinct
 from yoked.fleet.model import Fleet
@@ -82,6 +83,7 @@ def probe_fleet(fleet: Fleet, wanted: ProbeRequest, show: Callable[[str], None])
     nodes: list[NodePlan] = []
     told: Mapping[str, Any] = {}
     problem: YokedError | None = None
+    busy_cores: dict[str, float] = {}
     with connected(fleet) as clients:
         answers = at_once(lambda client: client.call("facts"), clients.values())
         facts = dict(zip(clients, answers, strict=True))
@@ -100,6 +102,7 @@ def probe_fleet(fleet: Fleet, wanted: ProbeRequest, show: Callable[[str], None])
             try:
                 nodes = plan_nodes(fleet, clients, None, lambda: addresses, wanted.device)
                 require_versions(nodes)
+                busy_cores = dict(at_once(lambda node: _busy_cores(node, facts), nodes))
                 show("starting " + ", ".join(node.host.name for node in nodes))
                 told = run_worker(fleet, nodes, _worker_spec(wanted), show)
             except YokedError as caught:
@@ -119,6 +122,7 @@ def probe_fleet(fleet: Fleet, wanted: ProbeRequest, show: Callable[[str], None])
             links=[each.link for each in links],
             ranks=ranks,
             timed=told.get("collectives", []),
+            busy_cores={host: cores for host, cores in busy_cores.items() if cores},
         )
         return ProbeResult(
             fleet=fleet,
@@ -137,6 +141,12 @@ def _link_end(client: AgentClient, interface: str, address: str) -> LinkEnd:
     """The address of a host, with the MTU of its interface."""
     mtus = {each["name"]: each["mtu_bytes"] for each in client.call("interfaces")}
     return LinkEnd(client.host, interface, address, mtus.get(interface))
+
+
+def _busy_cores(node: NodePlan, facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, float]:
+    """A host, and how many of its cores other programs use; 0.0: few, or it cannot tell."""
+    told = node.client.call("health", parts=["processes"])["processes"] or {}
+    return node.host.name, notable_cores(told["busy"], facts[node.host.name]["usable_cores"])
 
 
 def _worker_spec(wanted: ProbeRequest) -> dict[str, Any]:

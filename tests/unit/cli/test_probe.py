@@ -88,6 +88,16 @@ def test_a_tunnel_on_the_way_is_told(snapshot: SnapshotAssertion) -> None:
     assert text == snapshot
 
 
+def test_a_host_that_other_programs_slowed_is_named() -> None:
+    measurement = dataclasses.replace(two_hosts(), busy_cores={"beta": 1.26})
+
+    _, text = said(found(measurement))
+    _, as_json = said(found(measurement), json_mode=True)
+
+    assert "beta: other programs used 1.3 of its cores meanwhile" in text
+    assert conforms("probe", json.loads(as_json))["busy_cores"] == {"beta": 1.26}
+
+
 def test_json_has_the_promised_keys_and_one_object() -> None:
     status, text = said(found(two_hosts()), json_mode=True)
 

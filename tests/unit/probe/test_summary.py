@@ -41,6 +41,7 @@ def summarised(links: list[Link], ranks: list[Rank]) -> Measurement:
         links=links,
         ranks=ranks,
         timed=[TIMED] if ranks else [],
+        busy_cores={"beta": 1.5},
     )
 
 

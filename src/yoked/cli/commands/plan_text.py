@@ -19,6 +19,7 @@ from yoked.units import (
     format_bytes,
     format_count,
     format_duration,
+    listed,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def plan_payload(
         "fleet": measurement.fleet,
         "simulated": simulated,
         "measured_s": None if simulated else measurement.taken_s,
+        "busy_cores": measurement.busy_cores,
         "params": {**vars(counts), "total": counts.total},
         "flops_per_token": flops_per_token(plan.request.shape),
         "tokens_per_step": plan.request.tokens_per_step,
@@ -109,6 +111,8 @@ def plan_lines(
     """The evidence: the source of the figures, reasons, candidates, bandwidth table."""
     taken = datetime.fromtimestamp(measurement.taken_s).astimezone()
     source = f"from the probe of {taken:%Y-%m-%d %H:%M}"
+    if measurement.busy_cores:
+        source += f", while other programs ran on {listed(measurement.busy_cores)}"
     if simulated is not None:
         source = f"simulated, {measurement.fleet}: stated peaks times stated utilisation"
     lines = [source, *explanation(plan, target, added)]

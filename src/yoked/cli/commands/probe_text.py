@@ -62,6 +62,7 @@ def payload(result: ProbeResult) -> dict[str, Any]:
         "left_out": result.skipped_sizes,
         "compute": [dataclasses.asdict(each) for each in measurement.compute],
         "step_costs": [dataclasses.asdict(each) for each in measurement.step_costs],
+        "busy_cores": measurement.busy_cores,
         "bounds": [
             {"helps" if name == "suggestions" else name: value for name, value in fields.items()}
             for fields in map(dataclasses.asdict, _rooflines(measurement).values())
@@ -214,6 +215,11 @@ def _rooflines(measurement: Measurement) -> dict[tuple[str, str], Roofline]:
 
 
 def _closing_lines(result: ProbeResult) -> Iterator[str]:
+    for host, cores in result.measurement.busy_cores.items():
+        yield (
+            f"{host}: other programs used {cores:.1f} of its cores meanwhile, so it may be faster "
+            "than this; `yoked probe` again once they have ended"
+        )
     if result.problem is not None:
         first, *rest = result.problem.what.splitlines()
         yield f"not measured: {first}"

@@ -24,6 +24,12 @@ def _command(process: Mapping[str, Any]) -> str:
     return words if len(words) <= 60 else f"{words[:57]}..."
 
 
+def notable_cores(busy: Sequence[Mapping[str, Any]], have: float) -> float:
+    """The cores that these programs use of those that a host has; 0.0 where they are few."""
+    cores = sum(each.get("cores") or 0.0 for each in busy)
+    return cores if cores >= _NOTABLE * have else 0.0
+
+
 def _pids(processes: Sequence[Mapping[str, Any]]) -> Line:
     return joined(" ", (each["pid"] for each in processes if each.get("pid")))
 
@@ -103,9 +109,9 @@ def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> Iterator[Fix]:
 def busy_cpu(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         busy: list[Mapping[str, Any]] = part(host, "processes", "busy") or []
-        cores = sum(each.get("cores") or 0.0 for each in busy)
         have = host.facts.get("usable_cores") or part(host, "processors", "online") or 1
-        if not busy or cores < _NOTABLE * have:
+        cores = notable_cores(busy, have)
+        if not cores:
             continue
         shown = [
             f"{_command(each)} ({each.get('user')}, process {each.get('pid')}, "
