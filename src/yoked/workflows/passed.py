@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,14 @@ from yoked.paths import private_folder, state_root
 
 @dataclass(frozen=True)
 class Passed:
-    """A step that passed. at_s: Unix time; said: in a few words what was found."""
+    """A step that passed. at_s: Unix time; said: in a few words what was found.
+
+    then: the command lines that follow from a plan.
+    """
 
     at_s: float
     said: str
+    then: Sequence[str] = ()
 
 
 def passed_of(fleet: Fleet) -> Mapping[str, Passed]:
@@ -32,14 +36,15 @@ def passed_of(fleet: Fleet) -> Mapping[str, Passed]:
     found = {}
     for name, each in _steps(_file(fleet)).items():
         if isinstance(each, dict) and isinstance(each.get("at_s"), (int, float)):
-            found[name] = Passed(float(each["at_s"]), str(each.get("said")))
+            then = tuple(map(str, each.get("then") or ()))
+            found[name] = Passed(float(each["at_s"]), str(each.get("said")), then)
     return found
 
 
-def note_passed(fleet: Fleet, step: str, said: str) -> None:
+def note_passed(fleet: Fleet, step: str, said: str, then: Sequence[str] = ()) -> None:
     """Note that a step passed now. A disk that takes no note is no reason to fail."""
     file = _file(fleet)
-    _write(file, {**_steps(file), step: {"at_s": time.time(), "said": said}})
+    _write(file, {**_steps(file), step: {"at_s": time.time(), "said": said, "then": [*then]}})
 
 
 def forget_passed(fleet: Fleet, step: str) -> None:

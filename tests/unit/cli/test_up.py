@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ from yoked.cli.main import main
 from yoked.cli.output import Output
 from yoked.errors import HostError, YokedError
 from yoked.fleet.file import read_fleet
+from yoked.probe.store import path_for
 from yoked.workflows import up
 from yoked.workflows.passed import note_passed
 from yoked.workflows.steps import Ask, Command, Report, Standing
@@ -276,9 +279,32 @@ def test_alone_it_says_what_is_done_and_what_is_next(
         "install": "done",
         "doctor": "waiting",
         "probe": "waiting",
+        "plan": "waiting",
         "train": "waiting",
     }
     assert found["next"] == ["yoked up"]
+
+
+def test_alone_its_next_lines_are_those_of_the_plan_until_the_fleet_is_measured_anew(
+    stands: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("yoked.toml").write_text(FLEET)
+    fleet = read_fleet(Path("yoked.toml"))
+    lines = ["yoked init alpha --fleet fewer.toml", "yoked train --fleet fewer.toml"]
+    probe = path_for(fleet)
+    probe.parent.mkdir(parents=True)
+    probe.touch()
+    for step in ("install", "doctor"):
+        note_passed(fleet, step, "fine")
+    note_passed(fleet, "plan", "alpha alone is faster", lines)
+
+    assert main(["--json"]) == 0
+    assert told(capsys)["next"] == lines
+
+    later_s = time.time() + 60
+    os.utime(probe, (later_s, later_s))
+    assert main(["--json"]) == 0
+    assert told(capsys)["next"] == ["yoked up"]
 
 
 def test_alone_it_tells_of_a_file_with_flaws(

@@ -5,6 +5,7 @@ No host is asked, so it answers at once; `yoked up` looks at the hosts themselve
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ def command(*, json_output: bool) -> int:
         hosts = [host.name for host in fleet.hosts]
         verdict = f"{path}: {', '.join(hosts)}"
         behind = any(place.at_s is None for place in places[:-1])
-        commands = ["yoked up" if behind else "yoked train"]
+        commands = ["yoked up"] if behind else [*passed_of(fleet)["plan"].then]
     else:
         places, hosts = [train], []
         verdict = f"there is no {path} in this folder"
@@ -84,6 +85,7 @@ def _places(fleet: Fleet, path: Path) -> list[_Place]:
     passed = passed_of(fleet)
     probe = path_for(fleet)
     measured_s = probe.stat().st_mtime if probe.is_file() else None
+    planned = passed.get("plan")
     lacks = len(fleet.hosts) > 1 and any(host.interface is None for host in fleet.hosts)
     found: Mapping[str, tuple[str, float | None]] = {
         "init": ("interfaces are not chosen", None)
@@ -94,6 +96,9 @@ def _places(fleet: Fleet, path: Path) -> list[_Place]:
             for name in ("install", "doctor")
         },
         "probe": ("not yet" if measured_s is None else "measured", measured_s),
+        "plan": ("not yet", None)
+        if planned is None or planned.at_s < (measured_s or math.inf)
+        else (planned.said, planned.at_s),
     }
     return [_Place(name, said, at_s) for name, (said, at_s) in found.items()]
 

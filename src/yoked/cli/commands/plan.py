@@ -20,6 +20,7 @@ from yoked.fleet.file import open_fleet
 from yoked.units import parse_bytes
 
 if TYPE_CHECKING:
+    from yoked.fleet.model import Fleet
     from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
@@ -126,6 +127,7 @@ def command(
     from yoked.plan.search import make_plan
     from yoked.plan.simulated_fleet import add_hosts, load_simulated, parse_added
     from yoked.plan.simulated_fleet import simulate as simulate_fleet
+    from yoked.workflows.passed import note_passed
     from yoked.workflows.planning import measured_devices, plan_request, resolve_run
 
     config = flags.config()
@@ -135,13 +137,18 @@ def command(
         )
     added = [parse_added(text) for text in add]
     of_added = [_device(host) for host in added]
-    if simulate is None:
-        measurement = _measured(fleet, probe)
-        run = resolve_run(config, [*measured_devices(measurement), *of_added])
-    else:
+    opened: Fleet | None = None
+    if simulate is not None:
         simulated = load_simulated(simulate)
         run = resolve_run(config, [*map(_device, simulated.host), *of_added])
         measurement = simulate_fleet(simulated, run.shape, run.resolved.device_batch_size)
+    else:
+        if probe is not None:
+            measurement = _read(probe)
+        else:
+            opened = open_fleet(fleet)
+            measurement = _newest(opened, same_fleet(fleet))
+        run = resolve_run(config, [*measured_devices(measurement), *of_added])
     if added:
         batch = run.resolved.device_batch_size
         measurement = add_hosts(measurement, added, run.shape, batch)
@@ -155,12 +162,17 @@ def command(
     if len(plan.single_host) > 1 and slowed:
         tokens = LARGER_BATCH_FACTOR * plan.request.tokens_per_step
         larger = make_plan(dataclasses.replace(plan.request, tokens_per_step=tokens), measurement)
+    commands: list[str] = []
+    if not (simulate or added):  # simulated hosts cannot train
+        config_file = None if opened is None else opened.ssh_config
+        commands = train_commands(plan, flags.to_args(), fleet, config_file)
+    if opened is not None and commands and not plan.chosen.over_memory:
+        note_passed(opened, "plan", verdict(plan), commands)
     output.result(
         plan_payload(plan, measurement, target, names, simulated=simulate is not None),
         verdict=verdict(plan),
         evidence=plan_lines(plan, measurement, target, names, larger, simulated=simulate),
-        # Simulated hosts cannot train.
-        next_commands=[] if simulate or added else train_commands(plan, flags.to_args(), fleet),
+        next_commands=commands,
     )
     return 1 if plan.chosen.over_memory else 0
 
@@ -172,17 +184,20 @@ def _device(host: SimulatedHost) -> PlannedDevice:
     return PlannedDevice(host.device, memory)
 
 
-def _measured(fleet: Path | None, probe: Path | None) -> Measurement:
-    """The measurement of a file, or the newest of a fleet."""
+def _newest(fleet: Fleet, flag: str) -> Measurement:
+    """The newest measurement of a fleet. flag: what names its file in a command."""
     from yoked.probe.store import load_newest
+
+    measurement = load_newest(fleet)
+    if measurement is None:
+        raise fault("fleet-unmeasured", fleet=fleet.name, flag=flag)
+    return measurement
+
+
+def _read(probe: Path) -> Measurement:
+    """The measurement of a file."""
     from yoked.records.measurement_json import measurement_from_json
 
-    if probe is None:
-        opened = open_fleet(fleet)
-        measurement = load_newest(opened)
-        if measurement is None:
-            raise fault("fleet-unmeasured", fleet=opened.name, flag=same_fleet(fleet))
-        return measurement
     try:
         text = probe.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:

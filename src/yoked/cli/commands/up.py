@@ -48,6 +48,7 @@ def command(
     and waited for. It may be ended and started again at any time: what was done is found done.
     """
     from yoked.cli.commands.up_person import Terminal
+    from yoked.workflows.passed import note_passed
     from yoked.workflows.steps import climb
     from yoked.workflows.up import Site, steps_of
 
@@ -63,6 +64,8 @@ def command(
     ended = next((each for each in reports if each.state != "done"), None)
     again = _again(host, site, yes=yes)
     commands = _train(site, plan) if ended is None else _next(ended, again)
+    if ended is None:
+        note_passed(site.fleet, plan.name, reports[-1].standing.said, commands)
     output.result(
         {
             "ok": ended is None,
