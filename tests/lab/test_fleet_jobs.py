@@ -89,6 +89,11 @@ def test_training_on_two_hosts_is_the_training_of_one(lab: Lab, tmp_path: Path) 
     fleet = ["--fleet", str(lab.fleet_file)]
     write_text(tmp_path / "text")
 
+    plan = yoked(tmp_path, "train", *SMALL, *fleet, "--run=there", "--dry-run", "--json")
+    after = yoked(tmp_path, "runs", *fleet, "--json")
+    assert conforms("train", json.loads(plan.stdout))["dir"] == "runs/there", plan.stderr
+    assert conforms("runs", json.loads(after.stdout))["runs"] == []
+
     here = yoked(tmp_path, "train", *SMALL, "--fleet=.", "--run=here", "--json")
     done = yoked(tmp_path, "train", *SMALL, *fleet, "--run=there", "--json")
 
@@ -146,6 +151,22 @@ def test_the_rank_that_failed_first_is_shown_and_all_hosts_are_free(
     assert again.returncode == 1
     assert "taken" in again.stderr
     assert "--run NAME" in again.stderr
+
+
+def test_a_training_that_goes_on_is_not_resumed_beside_itself(lab: Lab, tmp_path: Path) -> None:
+    fleet = ["--fleet", str(lab.fleet_file)]
+    write_text(tmp_path / "text")
+    long = [word.replace("iterations=4", "iterations=9000") for word in SMALL]
+
+    begun = yoked(tmp_path, "train", *long, *fleet, "--run=twice", "--detach", "--json")
+    again = yoked(tmp_path, "train", *fleet, "--resume", "--run=twice", "--detach", "--json")
+    stopped = yoked(tmp_path, "stop", "twice", "--now", *fleet)
+
+    assert conforms("run", json.loads(begun.stdout))["state"] == "running", begun.stderr
+    assert again.returncode == 2, again.stdout
+    assert json.loads(again.stdout)["error"]["fix"][0].startswith("yoked attach twice --fleet ")
+    assert stopped.returncode == 0, stopped.stderr
+    assert of_run(lab, "twice") == of_run(lab, "twice.2") == []
 
 
 def test_ctrl_c_leaves_a_job_running_and_stop_ends_it(lab: Lab, tmp_path: Path) -> None:

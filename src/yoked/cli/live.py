@@ -134,9 +134,12 @@ def report_end(end: JobEnd, output: Output, flag: str, **more: Any) -> int:
     return end.exit_code
 
 
-def report_job(job: FleetJob, flags: JobFlags, output: Output) -> int:
-    """Say how a job ended that a command started, or that it runs; returns the exit status."""
-    run, flag = job.started.run, same_fleet(flags.fleet)
+def report_job(job: FleetJob, flags: JobFlags, output: Output, run: str | None = None) -> int:
+    """Say how a job ended that a command started, or that it runs; returns the exit status.
+
+    run: what it is a start of; None: it is a run of its own.
+    """
+    run, flag = run or job.started.run, same_fleet(flags.fleet)
     hosts = [
         {
             "name": node.host.name,
@@ -147,10 +150,11 @@ def report_job(job: FleetJob, flags: JobFlags, output: Output) -> int:
         }
         for node in job.started.nodes
     ]
+    told = {"run": run, "job": job.started.run, "hosts": hosts, "start_s": job.started.took_s}
     if job.end is not None:
-        return report_end(job.end, output, flag, run=run, hosts=hosts, start_s=job.started.took_s)
+        return report_end(job.end, output, flag, **told)
     output.result(
-        {"run": run, "hosts": hosts, "start_s": job.started.took_s, "state": "running"},
+        {**told, "state": "running"},
         verdict=f"run {run} runs on {len(hosts)} hosts, and needs nobody here",
         next_commands=[f"yoked attach {run}{flag}", f"yoked stop {run}{flag}"],
     )

@@ -109,7 +109,7 @@ def run_here(
         nodes = plan_nodes(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
         check(nodes)
         with one_at_a_time():
-            _require_idle(run)
+            _require_idle(run, view)
             if run.is_new and run.run_dir is not None:
                 require_new(run.run_dir)
             job = _job_name(run.run)
@@ -209,12 +209,12 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _require_idle(run: LocalRun) -> None:
+def _require_idle(run: LocalRun, view: View) -> None:
     """Raise UsageError where the run goes on already: two starts would write into one folder."""
-    if run.run_dir is None:
-        return
     for job in all_jobs():
-        if job.read("job.json").get("run_dir") == str(run.run_dir) and job.state in ACTIVE:
+        if job.state not in ACTIVE:
+            continue
+        if run.run_dir is not None and job.read("job.json").get("run_dir") == str(run.run_dir):
             raise UsageError(
                 f"run {run.run} in {run.run_dir.parent} goes on already",
                 fix=(
@@ -222,6 +222,7 @@ def _require_idle(run: LocalRun) -> None:
                     *(("--run NAME with another name starts a run of its own",) * run.is_new),
                 ),
             )
+        view.note(f"run {job.run} goes on on this machine: both are slower")
 
 
 def _leaves_no_trace(run: LocalRun, problem: BaseException | None) -> bool:

@@ -15,6 +15,7 @@ from yoked.launch.attach import JobEnd, View, drawing
 from yoked.launch.environment import check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
+from yoked.launch.registry import Record, collect
 from yoked.launch.start import JobRequest, NodePlan, Started, plan_nodes, start_job
 from yoked.liveline import LiveText
 from yoked.records.examination import Need
@@ -57,14 +58,14 @@ def run_job(
     detach: bool,
     doctor: bool,
     need: Need,
-    before: Callable[[list[NodePlan]], JobRequest] | None = None,
+    before: Callable[[list[NodePlan], list[Record]], JobRequest] | None = None,
     after: Callable[[FleetJob], None] | None = None,
 ) -> FleetJob:
     """Start a job and, unless it is to be left alone, follow it to its end.
 
     detach: return as soon as it runs. doctor: have its quick form go on beside the preparations;
     what it finds ends them. need: what it compares with. before: completes the request when hosts
-    are known. after: acts while they are connected.
+    are known, and their runs. after: acts while they are connected.
     """
     began_s = time.monotonic()
     stage = Stage("connecting")
@@ -87,9 +88,15 @@ def run_job(
             request.device,
         )
         require_versions(nodes)
+        records, _ = collect(clients)
         if before is not None:
             stage.doing("preparing data and what else travels")
-            request = before(nodes)
+            request = before(nodes, records)
+        for record in records:
+            if record.active:
+                view.note(
+                    f"run {record.name} goes on on {listed(list(record.hosts))}: both are slower"
+                )
         connect_s = time.monotonic() - began_s
         stage.doing("starting on all hosts")
         started = start_job(

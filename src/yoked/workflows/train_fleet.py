@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from yoked.errors import UsageError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.datapush import push_data, push_kernels
+from yoked.launch.handle import RunHandle
+from yoked.launch.hosts import reconnecting
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
+from yoked.launch.registry import Record
 from yoked.launch.start import JobRequest, NodePlan
 from yoked.remote.client import host_wrote
 from yoked.runs import require_new
@@ -91,8 +95,10 @@ def train_fleet(
             config, folder, ranks=config.ranks, restarts=restarts, nice=nice, file_store=True
         )
 
-        def before(nodes: list[NodePlan]) -> JobRequest:
+        def before(nodes: list[NodePlan], records: list[Record]) -> JobRequest:
             require_room(config, nodes, view.note)
+            if not config.dry_run:
+                _require_idle(config, records, fleet_flag)
             if config.goes_on:
                 _require_run(config, nodes[0])
             elif not config.dry_run:
@@ -105,11 +111,15 @@ def train_fleet(
             )
             at_once(lambda node: push_kernels(node.client), nodes, leave=True)
             write_config(shipped, folder)
-            return dataclasses.replace(request, run=_job_name(config, nodes), trains=config.run)
+            # A dry run trains nothing, and is not to be taken for the run.
+            trains = None if config.dry_run else config.run
+            return dataclasses.replace(request, run=_job_name(config, records), trains=trains)
 
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
                 results.append(_bring_home(config, fleet_flag, job, job.end, view))
+                if config.dry_run:
+                    RunHandle.of(job.started, reconnecting(fleet)).remove()
 
         job = run_job(
             request,
@@ -201,15 +211,29 @@ def _require_run(config: TrainConfig, first: NodePlan) -> None:
     require_same_run(first.client, folder, config.runs_dir / (config.run or ""))
 
 
-def _job_name(config: TrainConfig, nodes: list[NodePlan]) -> str:
-    """The run's name; where it is resumed, with a number that no job has yet."""
+def _require_idle(config: TrainConfig, records: list[Record], fleet_flag: str) -> None:
+    """Raise UsageError where the run goes on already: two starts would write into one folder."""
+    if any(record.active and record.trains == config.run for record in records):
+        run = shlex.quote(config.run or "")
+        raise UsageError(
+            f"run {config.run} goes on already on these hosts",
+            fix=(
+                f"yoked attach {run}{fleet_flag}    shows it",
+                *(("--run NAME with another name starts a run of its own",) * (not config.goes_on)),
+            ),
+        )
+
+
+def _job_name(config: TrainConfig, records: list[Record]) -> str:
+    """The run's name; where that may have had a start already, with a number that no job has."""
     assert config.run is not None
-    if not config.goes_on:
+    if not (config.goes_on or config.dry_run):
         return config.run
-    taken = {job["run"] for job in nodes[0].client.call("job_list")}
-    name, number = config.run, 2
+    stem = "dry-run" if config.dry_run else config.run
+    taken = {record.run for record in records}
+    name, number = stem, 2
     while name in taken:
-        name, number = f"{config.run}.{number}", number + 1
+        name, number = f"{stem}.{number}", number + 1
     return name
 
 
@@ -225,6 +249,8 @@ def _bring_home(
         folder_there = f"{first.facts['state']}/runs/{config.run}"
         mirror_run(first.client, folder_there, here, note=view.note)
     go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
+    if config.dry_run:
+        go_on = "the same command again, once that is mended"
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
     with host_wrote(first.host.name, "the run's result"):
         result = fetch_json(first.client, f"{folder}/errors/{end.attempt}/result.json")
@@ -234,6 +260,5 @@ def _bring_home(
             f"run {config.run} ended without a result",
             fix=f"yoked logs {job.started.run}{fleet_flag}",
         )
-    if not config.dry_run:
-        result |= {"run": config.run, "dir": str(config.runs_dir / config.run)}
+    result |= {"run": config.run, "dir": str(config.runs_dir / config.run)}
     return {**result, "start_s": dict(job.started.took_s)}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
+from tests.schemas import conforms
 
 from yoked.cli.commands import hosts, init
 from yoked.errors import HostError, UsageError
@@ -110,3 +111,6 @@ def test_hosts_shows_rows_and_below_them_what_is_missing(snapshot: SnapshotAsser
     assert lines[2] == snapshot
     assert lines[3].split() == ["mini", "down"]
     assert lines[4:] == snapshot
+    told = [hosts.payload(host, found[host.name]) for host in fleet]
+    conforms("hosts", {"fleet": "home", "hosts": told})
+    assert [each["up"] for each in told] == [True, True, False]

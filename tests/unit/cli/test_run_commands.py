@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
 from tests.unit.agent.job_acts import (
     PATIENT,
     SLEEPER,
@@ -113,7 +114,7 @@ def test_runs_are_listed_with_their_first_cause(
 def test_runs_for_programs_are_one_object(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs.command(json_output=True)
 
-    told = json.loads(capsys.readouterr().out)
+    told = conforms("runs", json.loads(capsys.readouterr().out))
     assert [(run["run"], run["state"], run["ranks"]) for run in told["runs"]] == [
         ("try", "failed", 2)
     ]
@@ -225,6 +226,9 @@ def test_attach_ends_with_the_runs_own_status_and_cause(
     assert said.startswith("hello from 0\nbye from 0\nrun try failed\n")
     assert said == snapshot
     assert "next: look at dmesg" in said
+
+    attach.command(json_output=True)
+    assert conforms("attach", json.loads(capsys.readouterr().out))["failure"]["rank"] == 1
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from yoked.cli.flags import JobFlags, check_run_name
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError, UsageError
 from yoked.fleet.model import Host
+from yoked.launch.registry import Record
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
     find_model_folder,
@@ -43,8 +44,7 @@ class FakeClient:
         if name == "file_list":
             run = args["folder"].rpartition("/state/runs/")[2]
             return [["run.json", 7, 0]] if run in self.runs else []
-        assert name == "job_list"
-        return [{"run": run} for run in self.runs]
+        raise AssertionError(name)
 
 
 @dataclasses.dataclass
@@ -53,6 +53,11 @@ class FakeNode:
     host: Host = dataclasses.field(default_factory=lambda: Host("i9"))
     facts: dict[str, Any] = dataclasses.field(default_factory=lambda: {"state": "/home/me/state"})
     device_type: str = "cpu"
+
+
+def record(run: str, *, state: str = "finished", trains: str = "night") -> Record:
+    told = {"state": state, "node_rank": 0, "trains": trains}
+    return Record(run, "an id", {"i9": told})
 
 
 def test_without_a_file_this_machine_trains(here: Path) -> None:
@@ -147,18 +152,35 @@ def test_a_folder_without_a_checkpoint_is_told_before_anything_is_sent(
 
 
 @pytest.mark.parametrize(
-    ("resume", "there", "name"),
+    ("more", "there", "name"),
     [
-        (False, ["night"], "night"),
-        (True, [], "night"),
-        (True, ["night"], "night.2"),
-        (True, ["night", "night.2", "day"], "night.3"),
+        ({}, ["night"], "night"),
+        ({"resume": True}, [], "night"),
+        ({"resume": True}, ["night"], "night.2"),
+        ({"resume": True}, ["night", "night.2", "day"], "night.3"),
+        ({"dry_run": True}, [], "dry-run"),
+        ({"dry_run": True}, ["dry-run"], "dry-run.2"),
     ],
 )
-def test_a_resumed_run_is_a_job_of_its_own(resume: bool, there: list[str], name: str) -> None:
-    config = TrainConfig(run="night", resume=resume)
+def test_a_resumed_run_is_a_job_of_its_own_and_a_dry_run_none_of_the_runs(
+    more: dict[str, bool], there: list[str], name: str
+) -> None:
+    config = TrainConfig(run="night", **more)
 
-    assert train_fleet._job_name(config, [FakeNode(FakeClient(there))]) == name  # type: ignore[list-item]
+    assert train_fleet._job_name(config, [record(run) for run in there]) == name
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_that_goes_on_is_not_started_once_more(
+    resume: bool, snapshot: SnapshotAssertion
+) -> None:
+    config = TrainConfig(run="night", resume=resume)
+    over, goes_on = record("night", state="failed"), record("night.2", state="running")
+
+    train_fleet._require_idle(config, [over, record("day", state="running", trains="day")], "")
+    with pytest.raises(UsageError) as caught:
+        train_fleet._require_idle(config, [goes_on, over], " --fleet home.toml")
+    assert str(caught.value) == snapshot
 
 
 def test_a_run_that_rank_0s_host_does_not_have_cannot_be_resumed(

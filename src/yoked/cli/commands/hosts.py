@@ -53,19 +53,27 @@ def _next(fleet: Fleet, there: Sequence[Look]) -> list[str]:
 
 def payload(host: Host, seen: Look | YokedError, choice: Choice | None = None) -> dict[str, Any]:
     """A host for programs."""
-    if isinstance(seen, YokedError):
-        return {"name": host.name, "up": False, "what": seen.what, "fix": list(seen.fix)}
-    return {
+    told = {
         "name": host.name,
-        "up": True,
+        "up": False,
         "ranks": host.ranks,
         "device": host.device,
-        "python": seen.python,
-        "versions": dict(seen.versions),
+        "python": None,
+        "versions": {},
         "interface": choice.interface if choice else host.interface,
-        "address": choice.address if choice else address_today(host, seen),
+        "address": None,
         "rtt_s": choice.rtt_s if choice else None,
         "goodput_bytes_per_s": choice.goodput_bytes_per_s if choice else None,
+        "facts": None,
+    }
+    if isinstance(seen, YokedError):
+        return {**told, "what": seen.what, "fix": list(seen.fix)}
+    return {
+        **told,
+        "up": True,
+        "python": seen.python,
+        "versions": dict(seen.versions),
+        "address": choice.address if choice else address_today(host, seen),
         "facts": dict(seen.facts),
         "interfaces": list(seen.interfaces),
     }

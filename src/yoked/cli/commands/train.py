@@ -51,6 +51,8 @@ def command(
         config, others = with_config_file(config, JobFlags)
         flags = flags.on_top_of(others)
         config = dataclasses.replace(config, json_output=output.json_mode)
+    if config.dry_run and flags.detach:
+        raise UsageError("--dry-run is over at once", fix="leave --detach out")
     fleet = named_fleet(flags)
     config = with_fetched_data(config, output)
     if fleet is None:
@@ -99,7 +101,7 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
         fleet_flag=flag,
     )
     if result is None:
-        return report_job(job, flags, output)
+        return report_job(job, flags, output, config.run)
     return report_result(result, config, output, fleet_flag=flag)
 
 
@@ -107,8 +109,6 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
     """Train on this machine; rank 0's result, or None for a run that was left to itself."""
     from yoked.launch.here import LocalRun, run_here, supervises
 
-    if config.dry_run and flags.detach:
-        raise UsageError("--dry-run is over at once", fix="leave --detach out")
     flag = same_fleet(flags.fleet)
     where = "" if config.run is None else _run_flags(config.run, config)
     run = LocalRun(
