@@ -101,7 +101,7 @@ def _find(named: str | None, runs_dir: Path) -> Path:
         if not runs:
             raise UsageError(
                 f"there is no run in {runs_dir}",
-                fix="yoked train, or name the folder with --runs-dir",
+                fix=("yoked train", "--runs-dir FOLDER    names another folder"),
             )
         return runs[0]
     for candidate in (runs_dir / named, Path(named)):

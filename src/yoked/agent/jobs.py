@@ -191,7 +191,7 @@ def _make_folder(job: JobFolder) -> None:
                 "take another name for the run: --run NAME",
                 f"yoked attach {job.run}"
                 if state in ACTIVE
-                else f"or free it: yoked clean {job.run}",
+                else f"yoked clean {job.run}    frees it",
             ),
         ) from None
     job.logs.mkdir()
@@ -241,7 +241,7 @@ def _reserve_port(spec: dict[str, Any]) -> socket.socket:
         listener.close()
         raise JobError(
             f"no port of {address} can be had: {problem.strerror}",
-            fix="yoked init --force with all hosts finds out anew which address each has",
+            fix="yoked init --force    with all hosts: finds out anew which address each has",
         ) from problem
     spec["control_port"], spec["control_fd"] = listener.getsockname()[1], listener.fileno()
     return listener

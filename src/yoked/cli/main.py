@@ -5,7 +5,6 @@ Statuses: 0 fine, 1 a finding or an expected failure, 2 wrong usage, 3 a bug, 13
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -16,7 +15,7 @@ from cyclopts import App, CycloptsError, Group
 
 from yoked import __version__
 from yoked.cli.argv import own_flags, split_command, split_program
-from yoked.cli.output import Output
+from yoked.cli.output import Output, discard_stdout, printing
 from yoked.errors import UsageError, YokedError
 from yoked.streams import open_closed_streams
 
@@ -61,6 +60,14 @@ COMPLETION = "--install-completion"
 # The scripts of cyclopts call `yoked __complete WORDS` for what only this machine knows.
 _ASKED_BY_SHELL = "__complete"
 _PAGES = ("--help", "-h", "--version")
+# Commands about the hosts of --fleet; and flags with which a line of theirs is about no others.
+_OF_A_FLEET = frozenset(
+    (
+        *("up", "init", "install", "hosts", "doctor", "probe", "plan", "bench", "train", "run"),
+        *("runs", "attach", "logs", "stop", "fetch", "clean", "data push"),
+    )
+)
+_OTHER_SUBJECT = frozenset(("--fleet", "--help", "--explain", "--params", "--simulate", "--from"))
 # Typed alone, these show a page too.
 _FAMILIES = [[name] for name, each in zip(_NAMES, _COMMANDS, strict=True) if each.endswith(":app")]
 
@@ -96,22 +103,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = Output(json_mode="--json" in own_flags(tokens))
     try:
         status = _run(tokens)
-        sys.stdout.flush()
+        with printing():
+            sys.stdout.flush()
     except CycloptsError as problem:
         what = " ".join(str(problem).split())
         return output.error(UsageError(what, fix=_corrected(tokens, what) or _help_for(tokens)))
     except YokedError as problem:
         if isinstance(problem, UsageError):
             problem.usual_fix = _help_for(tokens)
+        problem.fix = tuple(_about_same_fleet(line, tokens) for line in problem.fix)
+        problem.usual_fix = _about_same_fleet(problem.usual_fix, tokens)
         return output.error(problem)
     except ModuleNotFoundError as problem:
         return _without(problem, output, tokens)
     except KeyboardInterrupt:
         return output.interrupted()
     except BrokenPipeError:
-        # The reader of our output left (`yoked sample | head`): that is its right. What is
-        # still buffered must not raise once more when the interpreter exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output left (`yoked sample | head`): that is its right.
+        discard_stdout()
         return 0
     except Exception as problem:  # noqa: BLE001 - the last resort, with everything shown
         return output.bug(problem)
@@ -136,9 +145,11 @@ def _run(tokens: list[str]) -> object:
         # The page that lists them shows what each does.
         app.resolved_commands()
     is_page = tokens in _FAMILIES or not set(_PAGES).isdisjoint(own_flags(tokens))
-    # Other lines do without rich, which takes a while to import.
-    console = _page_console() if is_page else None
-    return app(tokens, console=console, exit_on_error=False, print_error=False)
+    if not is_page:
+        # Without rich, which takes a while to import.
+        return app(tokens, exit_on_error=False, print_error=False)
+    with printing():
+        return app(tokens, console=_page_console(), exit_on_error=False, print_error=False)
 
 
 def _page_console() -> Console:
@@ -165,6 +176,23 @@ def _corrected(tokens: Sequence[str], what: str) -> str | None:
     words = list(tokens)
     words[places[0]] = right + words[places[0]].removeprefix(wrong)
     return shlex.join(["yoked", *words])
+
+
+def _about_same_fleet(fix: str, tokens: Sequence[str]) -> str:
+    """A line to run with the --fleet of this command line, where it takes one and has none."""
+    own = own_flags(tokens)
+    joined = [each for each in own if each.startswith("--fleet=")]
+    named = joined[0].removeprefix("--fleet=") if joined else ""
+    if "--fleet" in own[:-1]:
+        named = own[own.index("--fleet") + 1]
+    line, gap, remark = fix.partition("    ")
+    words = line.split(" ")
+    commands = {" ".join(words[1:2]), " ".join(words[1:3])}
+    is_ours = words[0] == "yoked" and not _OF_A_FLEET.isdisjoint(commands)
+    if not named or not is_ours or not _OTHER_SUBJECT.isdisjoint(words):
+        return fix
+    call, program, rest = line.partition(" -- ")
+    return f"{call} --fleet {shlex.quote(named)}{program}{rest}{gap}{remark}"
 
 
 def _help_for(tokens: Sequence[str]) -> str:

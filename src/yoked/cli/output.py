@@ -9,6 +9,7 @@ escapes. What is followed of a program's output keeps colours and progress bars.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -16,12 +17,13 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from yoked.errors import YokedError
+from yoked.core.faults import fault
+from yoked.errors import YokedError, error_kinds
 from yoked.text import Followed, plain
 
 if TYPE_CHECKING:
@@ -49,6 +51,23 @@ def as_called(command: str) -> str:
     if found and called.exists() and Path(found).samefile(called):
         return command
     return f"{shlex.quote(sys.argv[0])}{space}{rest}"
+
+
+def discard_stdout() -> None:
+    """What is still buffered must not raise once more when the interpreter exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Write to stdout in the block. Raises the fault of output that finds no room."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        discard_stdout()
+        raise fault("output-lost", reason=problem.strerror) from problem
 
 
 class Output:
@@ -106,8 +125,9 @@ class Output:
 
     def text(self, text: str) -> None:
         """Text as it is, at once: a document of our own."""
-        self._stdout.write(text)
-        self._stdout.flush()
+        with printing():
+            self._stdout.write(text)
+            self._stdout.flush()
 
     def followed(self, source: Hashable, text: str) -> str:
         """A piece of what somebody's program writes, as it may be shown.
@@ -136,10 +156,11 @@ class Output:
     def error(self, problem: YokedError) -> int:
         """An expected failure; returns the exit status."""
         fix = problem.fix or (problem.usual_fix,)
-        if self.json_mode:
-            kind = type(problem).__name__
-            self._json_error(kind, problem.code, problem.what, fix, problem.params)
-        else:
+        is_told = False
+        if self.json_mode and problem.code != "output-lost":
+            kind = next(each for each in type(problem).__mro__ if each in error_kinds()).__name__
+            is_told = self._json_error(kind, problem.code, problem.what, fix, problem.params)
+        if not is_told:
             self.say(str(YokedError(problem.what, fix=[as_called(line) for line in fix])))
         return problem.exit_status
 
@@ -167,7 +188,8 @@ class Output:
         what: str,
         fix: Sequence[str],
         params: Mapping[str, object] = MappingProxyType({}),
-    ) -> None:
+    ) -> bool:
+        """Print it; whether there was room for it."""
         error = {
             "kind": kind,
             "code": code,
@@ -175,7 +197,11 @@ class Output:
             "what": what,
             "fix": list(fix),
         }
-        self._json({"error": error})
+        try:
+            self._json({"error": error})
+        except YokedError:
+            return False
+        return True
 
     def _json(self, payload: Mapping[str, Any]) -> None:
         # JSON's ASCII has one control character left.

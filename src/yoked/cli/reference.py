@@ -23,7 +23,12 @@ With `--json`, a command that fails prints one object: `{"error": {"kind", "code
 "fix"}}`. `code` is stable: a script may branch on it. `params` holds the names and figures of the
 sentence `what`, and `fix` at least one line. An error that nobody needs to tell from others has the
 code of its kind. What `yoked doctor` finds has codes of its own, in [checks.md](checks.md); where
-both see the same trouble, the code is the same.
+both see the same trouble, the code is the same. A launch that the doctor stopped has the code of
+its first finding, and all of them in `params.checks`.
+
+A line of `fix` is a command, a flag to add, or a sentence. A command begins with its program, and
+what stands behind four spaces is a remark on it. Words in capitals are yours to replace. A command
+of yoked is about the hosts that `--fleet` named.
 
 ## Kinds
 

@@ -180,7 +180,7 @@ FAULTS: Mapping[str, Fault] = {
         "{host}: there is no interface {interface} that is up; there are: {there}",
         (
             "mend `interface` of {host} in the fleet's file, or remove it",
-            "yoked init --force with all hosts finds out anew which they can use",
+            "yoked init --force    with all hosts: finds out anew which they can use",
         ),
     ),
     "link-dead": Fault(
@@ -299,6 +299,11 @@ FAULTS: Mapping[str, Fault] = {
         "there is no program openssl here: it makes the certificates by which the hosts of a "
         "run know each other",
         ("{install}",),
+    ),
+    "output-lost": Fault(
+        YokedError,
+        "what this command prints cannot be written: {reason}",
+        ("free space where its output goes, or send it elsewhere; what it did is done",),
     ),
     "other-answers": Fault(
         HostError,

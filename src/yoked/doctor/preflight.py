@@ -101,7 +101,10 @@ def _stopped(fleet: Fleet, examination: Examination, wrong: Sequence[Finding]) -
     ]
     closer = f"yoked doctor{fleet.flag}    looks closer"
     more = [closer, "--no-doctor    starts it all the same"]
-    return StoppedError("\n".join(lines), fix=[*fixes, *more])
+    error = StoppedError("\n".join(lines), fix=[*fixes, *more])
+    error.code = wrong[0].check
+    error.params = {"checks": ", ".join(dict.fromkeys(finding.check for finding in wrong))}
+    return error
 
 
 def _all_well(examination: Examination, findings: tuple[Finding, ...]) -> str:

@@ -278,7 +278,7 @@ def _expect(one: _Booting, key: str) -> dict[str, Any]:
 def _failed(one: _Booting, why: str) -> LabError:
     return LabError(
         f"the host {one.spec.name} did not come up: {why}",
-        fix="yoked lab list (names what this machine lacks)",
+        fix="yoked lab list    names what this machine lacks",
     )
 
 

@@ -313,7 +313,7 @@ def _read_init(keeper: subprocess.Popen[bytes]) -> ProcessId:
         why = message.get("error") or "it ended without a word"
         raise LabError(
             f"the lab's namespaces could not be made: {why}",
-            fix="yoked lab list names what is missing",
+            fix="yoked lab list    names what is missing",
         )
     return ProcessId.of(int(message["init"]))
 

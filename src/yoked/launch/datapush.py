@@ -90,7 +90,7 @@ def _read_manifest(folder: Path) -> Mapping[str, Any]:
     if manifest is None:
         raise DataError(
             f"{folder} holds no prepared data: {MANIFEST} is missing, or is no JSON object",
-            fix=f"yoked data prepare {folder}, or yoked data list for what is there",
+            fix=(f"yoked data prepare {folder}", "yoked data list    shows what is there"),
         )
     return manifest
 

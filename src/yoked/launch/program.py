@@ -12,7 +12,7 @@ from typing import Literal
 
 from yoked.errors import UsageError
 
-_HOW = "yoked run -- SCRIPT.py ARGS, or yoked run -- -m MODULE ARGS"
+_HOW = ("yoked run -- SCRIPT.py ARGS", "yoked run -- -m MODULE ARGS")
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ def _script(named: str, folder: Path) -> str:
     return below.relative_to(folder.resolve()).as_posix()
 
 
-def _similar(path: Path) -> str:
+def _similar(path: Path) -> tuple[str, ...]:
     import difflib
 
     there = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, there, n=1)
     if near:
-        return f"did you mean {path.parent / near[0]}?"
-    return f"cd to the program's folder, and name it from there: {_HOW}"
+        return (f"did you mean {path.parent / near[0]}?",)
+    return ("cd to the program's folder, and name it from there", *_HOW)
 
 
 def _check_module(name: str, folder: Path) -> None:

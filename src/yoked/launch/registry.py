@@ -213,7 +213,10 @@ def pick(records: Iterable[Record], named: str | None) -> Record:
     known = list(records)
     if named is None:
         if not known:
-            raise UsageError("there is no run on these hosts", fix="yoked train, or yoked run")
+            raise UsageError(
+                "there is no run on these hosts",
+                fix=("yoked train", "yoked run -- SCRIPT.py    starts a program of your own"),
+            )
         return next((record for record in known if record.active), known[0])
     called = [record for record in known if named in (record.name, record.run)]
     here = str(Path("runs", named).resolve())

@@ -201,7 +201,7 @@ def _raise_failure(run: _TrialRun, end: JobEnd) -> None:
     failure = end.record.failure or {}
     raise JobError(
         "\n".join([f"{run.trial.name}: {end.verdict}", *end.evidence]),
-        fix=[*failure.get("fix", ()), "yoked train with the same flags shows all that is said"],
+        fix=[*failure.get("fix", ()), "`yoked train` with the same flags shows all that is said"],
     )
 
 

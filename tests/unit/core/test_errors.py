@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import sys
+from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.schemas import conforms
 
-from yoked.cli.main import main
+from yoked.cli.main import _OF_A_FLEET, main
+from yoked.cli.reference import command_reference
 from yoked.core.faults import FAULTS
-from yoked.errors import UsageError, YokedError, error_kinds
+from yoked.errors import HostError, UsageError, YokedError, error_kinds
 
 
 def test_each_kind_has_a_code_of_its_own() -> None:
@@ -74,3 +79,78 @@ def test_a_bug_and_an_interrupt_have_codes_too(
         main(["train", "--json"])
         error = conforms(code, json.loads(capsys.readouterr().out))["error"]
         assert (error["code"], bool(error["fix"]), error["params"]) == (code, True, {})
+
+
+class StrictHostError(HostError):
+    pass
+
+
+def test_the_kind_that_a_program_reads_is_one_of_the_documented(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> int:
+        raise StrictHostError("it is gone")
+
+    monkeypatch.setattr("yoked.cli.main.build_app", lambda: fails)
+    main(["train", "--json"])
+
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "HostError"
+
+
+@pytest.mark.parametrize("words", [["plan", "--params", "1M"], ["plan", "--help"], ["trian"]])
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_full_disk_behind_stdout_is_told_on_stderr(
+    words: list[str],
+    flags: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    snapshot: SnapshotAssertion,
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        status = main([*words, *flags])
+
+    assert (status, capsys.readouterr().err) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("fix", "words", "line"),
+    [
+        ("yoked runs", ["attach", "x"], "yoked runs"),
+        (
+            "yoked runs",
+            ["attach", "x", "--fleet", "my home.toml"],
+            "yoked runs --fleet 'my home.toml'",
+        ),
+        ("yoked runs    lists them", ["fetch", "--fleet=f"], "yoked runs --fleet f    lists them"),
+        ("yoked run -- a.py", ["run", "--fleet", "f"], "yoked run --fleet f -- a.py"),
+        ("yoked data push x", ["train", "--fleet", "f"], "yoked data push x --fleet f"),
+        ("yoked data list", ["train", "--fleet", "f"], "yoked data list"),
+        ("yoked probe --fleet f", ["plan", "--fleet", "f"], "yoked probe --fleet f"),
+        ("yoked logs --help", ["logs", "--fleet", "f"], "yoked logs --help"),
+        ("yoked sample x", ["fetch", "--fleet", "f"], "yoked sample x"),
+        ("--tail 20", ["logs", "--fleet", "f"], "--tail 20"),
+        ("yoked runs", ["run", "--", "a.py", "--fleet", "f"], "yoked runs"),
+    ],
+)
+def test_a_line_of_a_fix_is_about_the_hosts_of_the_command(
+    fix: str,
+    words: list[str],
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: object, **__: object) -> int:
+        raise YokedError("it is gone", fix=fix)
+
+    monkeypatch.setattr("yoked.cli.main.build_app", lambda: fails)
+    main([words[0], "--json", *words[1:]])
+
+    assert json.loads(capsys.readouterr().out)["error"]["fix"] == [line]
+
+
+def test_each_command_that_takes_a_fleet_is_known_to_do_so() -> None:
+    pages = re.split(r"^#{2,3} yoked ", command_reference(), flags=re.MULTILINE)
+    takes = {page.partition("\n")[0] for page in pages if "* `--fleet PATH`" in page}
+
+    assert takes == _OF_A_FLEET

@@ -137,7 +137,7 @@ def _open_for_down(name: str | None, labs: type[Lab]) -> Lab:
         ) from None
     except LabError as problem:
         raise LabError(
-            problem.what, fix="yoked lab down --all clears what a killed lab left"
+            problem.what, fix="yoked lab down --all    clears what a killed lab left"
         ) from problem
 
 

@@ -178,7 +178,7 @@ def load_dataset(folder: Path) -> Dataset:
     except OSError as error:
         raise DataError(
             f"{folder} holds no prepared data: {DATASET_NAME} cannot be read ({error.strerror})",
-            fix="yoked data prepare NAME, or yoked data list for what is there",
+            fix=("yoked data prepare NAME", "yoked data list    shows what is there"),
         ) from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(
