@@ -177,7 +177,9 @@ def _said(status: int | None, late: bool, out: str, err: str) -> ShellResult:
     if status == 0:
         return ShellResult(True, lines[-1] if lines else "")
     ended = "it was killed" if status is None else f"it ended with status {status}"
-    return ShellResult(False, f"{ended}: {lines[-1]}" if lines else ended)
+    # What is indented goes on with the line above: mount(8) says so where to look for more.
+    said = [line for line in lines if not line[0].isspace()] or lines
+    return ShellResult(False, f"{ended}: {said[-1]}" if said else ended)
 
 
 @dataclass(frozen=True)

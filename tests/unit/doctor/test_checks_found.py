@@ -215,6 +215,10 @@ CASES = (
                                      "garage", "health/environment/TMPDIR", "/nowhere"),
          severity="warning"),
     Case("noexec", said("health/folders/tmp/noexec", True), severity="warning"),
+    Case("noexec", lambda: told(told(told(
+        home(), "garage", "torch/imported", False),
+        "garage", "torch/error", "ImportError: failed to map segment from shared object"),
+        "garage", "health/folders/home/noexec", True)),
     Case("shared-memory", said("health/folders/shm/free_bytes", 64 << 20), severity="warning"),
     Case("remote-folder", said("health/folders/state/filesystem", "nfs4"), severity="warning"),
     # environment
@@ -255,6 +259,12 @@ CASES = (
     Case("torch-import", lambda: told(told(
         home(), "garage", "torch/imported", False),
         "garage", "torch/error", "OSError: libc10.so: cannot open")),
+    Case("torch-import", lambda: told(told(
+        home(), "garage", "torch/imported", False),
+        "garage", "torch/error", "the interpreter ended with signal 9")),
+    Case("torch-import", lambda: told(told(
+        home(), "garage", "torch/imported", False),
+        "garage", "torch/error", "OSError: libc10.so: failed to map segment from shared object")),
     Case("torch-version", other_versions),
     Case("gloo-missing", said("torch/gloo", False)),
     Case("numpy-missing", said("torch/numpy", None)),

@@ -225,10 +225,12 @@ def test_lines_run_here_and_on_hosts_and_say_how_they_ended(tmp_path: Path, host
     with Shells(connect_here) as shells:
         well = shells(host, f"umask 077; echo hello > {tmp_path}/made; echo seen", root=False)
         ill = shells(host, "echo no such thing >&2; exit 3", root=False)
+        more = shells(host, "printf 'denied\\n   ask dmesg(1)\\n' >&2; exit 32", root=False)
 
     assert well == ShellResult(True, "seen")
     assert (tmp_path / "made").read_text() == "hello\n"
     assert ill == ShellResult(False, "it ended with status 3: no such thing")
+    assert more == ShellResult(False, "it ended with status 32: denied")
 
 
 def fake_sudo(folder: Path) -> Path:

@@ -299,21 +299,36 @@ def tmp_missing(seen: Examination) -> Iterator[Match]:
 
 @check(
     "noexec",
-    question="Can what is compiled be loaded where it is written?",
-    reads=("health.folders",),
-    severity="warning",
+    question="Can libraries be loaded where they lie, and where they are compiled?",
+    reads=("health.folders", "torch"),
+    severity="error",
     saw="the file system of {paths} on {host} is mounted noexec",
-    why="what is compiled there cannot be loaded: `failed to map segment from shared "
-    "object`; torch.compile and yoked's kernels fall back to slower ways",
-    symptom="`ImportError: ... failed to map segment from shared object`, by torch.compile "
-    "or an extension.",
+    why={
+        "torch": "torch lies there, and none of its libraries can be loaded: `failed to map "
+        "segment from shared object`",
+        "compiled": "what is compiled there cannot be loaded: `failed to map segment from shared "
+        "object`; torch.compile and yoked's kernels fall back to slower ways",
+    },
+    symptom="`ImportError: ... failed to map segment from shared object`, by torch itself, by "
+    "torch.compile or an extension.",
     cause="The folder for temporary files, or the home, is mounted noexec.",
-    fix="Lets programs run there, until the next start. Where noexec is meant, `export "
+    fix="Lets programs run there, until the next start. Where noexec is meant: `YOKED_DATA_HOME` "
+    "puts the environment elsewhere than in the home; for temporary files, `export "
     "TMPDIR=/var/tmp` in the shell's start file does as well.",
+    explains=("world-failed", "torch-import", "gloo-missing", "numpy-missing"),
 )
 def noexec(seen: Examination) -> Iterator[Match]:
     for host, closed in _hosts_with(seen, ("home", *_WRITTEN), lambda each: each.get("noexec")):
-        yield Match(host.name, remount_executable(host.name, _place(closed)), paths=_shown(closed))
+        told = mapping(host.torch)
+        home, place = at(closed, "home", "path"), str(told.get("torch_path") or "")
+        shut = told.get("imported") is not True and home and _is_below(place, str(home))
+        yield Match(
+            host.name,
+            remount_executable(host.name, _place(closed)),
+            severity="error" if shut else "warning",
+            how="torch" if shut else "compiled",
+            paths=_shown(closed),
+        )
 
 
 @check(

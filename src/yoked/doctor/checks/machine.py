@@ -99,7 +99,7 @@ def no_proc(seen: Examination) -> Iterator[Match]:
     "host` keeps in this memory: see gpu-memory.",
     fix="By hand.",
     on_cluster="Kubernetes: `OOMKilled`; Slurm: `Detected 1 oom_kill event`.",
-    explains=("world-failed",),
+    explains=("world-failed", "torch-import"),
     quick=True,
 )
 def memory(seen: Examination) -> Iterator[Match]:

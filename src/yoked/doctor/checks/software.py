@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import at, mapping, part
-from yoked.doctor.repairs.files import move_package_aside
+from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.files import move_package_aside, remount_executable
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.packages import (
     get_package,
@@ -20,6 +21,13 @@ from yoked.doctor.repairs.packages import (
 from yoked.doctor.repairs.system import install_compiler
 from yoked.records.examination import Examination, HostSeen
 
+# Source: yoked.doctor.rank_probes. No installation does this.
+_KILLED = "ended with signal 9"
+_UNMAPPED = "failed to map segment"
+_MAKE_ROOM = (
+    "give it more memory: end what holds it (`ps aux --sort=-rss | head`), or raise the limit of "
+    "its container or virtual machine; `dmesg | tail` says whether that was it"
+)
 # Of yoked itself, which every rank imports.
 _OLDEST = (3, 11)
 _INSTALLED = re.compile(r"(site|dist)-packages/torch/__init__\.py$")
@@ -99,12 +107,19 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
     reads=("torch",),
     severity="error",
     saw="`import torch` fails on {host} with {python}: {error}",
-    why="every rank there would end so",
+    why={
+        "": "every rank there would end so",
+        "killed": "every rank there would end so; most often the kernel does it, to whoever asks "
+        "for more memory than there is",
+        "unmapped": "every rank there would end so; most often the file system is mounted noexec",
+    },
     symptom="`OSError: libc10.so: cannot open shared object file`, `undefined symbol`, "
     "`Illegal instruction`.",
     cause="An installation that was cut short, two builds over each other, libraries of "
-    "LD_LIBRARY_PATH, or a build for another processor.",
-    fix="Installs the same version anew.",
+    "LD_LIBRARY_PATH, or a build for another processor. Signal 9: too little memory. `failed to "
+    "map segment`: its file system is mounted noexec.",
+    fix="Installs the same version anew; lets libraries be loaded from where it lies; for signal 9 "
+    "by hand.",
     on_cluster="In containers: an image built for a newer driver or processor than the node's.",
     explains=("world-failed", "gloo-missing", "numpy-missing"),
 )
@@ -113,9 +128,15 @@ def torch_import(seen: Examination) -> Iterator[Match]:
         told = mapping(host.torch)
         if told.get("imported") is not False or not told.get("torch_path"):
             continue
+        how, fixes = "", get_torch(seen, host, told.get("torch"), "--anew")
+        if _error(host).endswith(_KILLED):
+            how, fixes = "killed", (by_hand(host.name, _MAKE_ROOM),)
+        elif _UNMAPPED in _error(host):
+            how, fixes = "unmapped", (remount_executable(host.name, str(told["torch_path"])),)
         yield Match(
             host.name,
-            *get_torch(seen, host, told.get("torch"), "--anew"),
+            *fixes,
+            how=how,
             python=told.get("python"),
             error=_error(host),
         )
