@@ -147,25 +147,25 @@ _REASONS: tuple[tuple[str, SshKind, str, tuple[str, ...]], ...] = (
         r"Offending \S+ key in|REMOTE HOST IDENTIFICATION HAS CHANGED",
         "host-key",
         "its host key is another than the one in known_hosts: a new system, or somebody between",
-        ("if you know why, `{forget}`, then `ssh {host}` once to look at the new key",),
+        ("if you know why, `{forget}`, then `ssh{flags} {host}` once to look at the new key",),
     ),
     (
         r"Host key verification failed|No .* host key is known",
         "host-key",
         "its host key is not known here yet",
-        ("ssh {host}    once, to look at the key and accept it",),
+        ("ssh{flags} {host}    once, to look at the key and accept it",),
     ),
     (
         r"Permission denied|Too many authentication failures",
         "denied",
         "it refused our keys",
-        ("ssh-copy-id {host}", "or `ssh-add`, where a key has a passphrase"),
+        ("ssh-copy-id{flags} {host}", "or `ssh-add`, where a key has a passphrase"),
     ),
     (
         r"Could not resolve hostname",
         "unresolved",
         "nobody knows its name",
-        ("put it into ~/.ssh/config: `Host {host}` with `HostName ADDRESS`",),
+        ("put it into {config}: `Host {host}` with `HostName ADDRESS`",),
     ),
     (
         r"Connection refused",
@@ -191,26 +191,29 @@ _REASONS: tuple[tuple[str, SshKind, str, tuple[str, ...]], ...] = (
         "the way to it ended before its ssh server said a word",
         (
             "is it on, awake and in this network?",
-            "or a jump host, or a ProxyCommand of ~/.ssh/config, is what fails: ssh -v {host}",
+            "or a jump host, or a ProxyCommand of {config}, is what fails: ssh{flags} -v {host}",
         ),
     ),
 )
 # ssh knows which file has the key, and under which name. What it hands on of a server's words may
-# look the same: no character here means anything to a shell.
+# look the same: no character here means anything to a shell. In a fix a backtick ends it.
 _FORGET = re.compile(
     r"ssh-keygen -f (?:\"[\w./+@ -]+\"|'[\w./+@ -]+'|[\w./+@-]+)"
-    r" -R (?:\"[\w.:%@\[\]-]+\"|'[\w.:%@\[\]-]+'|[\w.:%@-]+)(?=\s|$)",
+    r" -R (?:\"[\w.:%@\[\]-]+\"|'[\w.:%@\[\]-]+'|[\w.:%@-]+)(?=[\s`]|$)",
     re.ASCII,
 )
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _NOISE = re.compile(r"^(Warning: Permanently added|Connection to .* closed|mux_client|\s*$)")
 
 
-def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
-    """Why the way to a host ended. status: of the command; said: its stderr."""
+def explain_end(
+    host: str, status: int, said: str, *, ssh: bool, config: str | None = None
+) -> HostError:
+    """Why the way to a host ended. status: of the command; said: its stderr; config: ssh's."""
     lines = [line.strip() for line in said.splitlines() if not _NOISE.match(line)]
     own_words = lines[-1] if lines else f"it ended with status {status} and said nothing"
     if ssh and status == NO_CONNECTION:
-        return _explain_ssh(host, said, lines, own_words)
+        return _explain_ssh(host, config, said, lines, own_words)
     if status == _NOT_FOUND:
         return NoPythonError(
             f"{host}: no such Python: {own_words}",
@@ -221,7 +224,7 @@ def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
         )
     return NoAgentError(
         f"{host}: the agent ended with status {status}: {own_words}",
-        fix=f"ssh {host}",
+        fix=f"ssh{config_flags(config)} {host}",
         kind="shell",
         said=own_words,
     )
@@ -235,20 +238,38 @@ def forget_key(host: str, said: str) -> Line:
     return as_made(found[0])
 
 
-def _explain_ssh(host: str, said: str, lines: Sequence[str], own_words: str) -> NoAgentError:
+def config_flags(config: str | None) -> str:
+    """What a person types after `ssh` so that it means the same host, with a blank before it."""
+    return "" if config is None else f" {command_line('-F', config)}"
+
+
+def _explain_ssh(
+    host: str, config: str | None, said: str, lines: Sequence[str], own_words: str
+) -> NoAgentError:
     """Why ssh has no connection."""
+    flags = config_flags(config)
     for pattern, kind, meaning, fix in _REASONS:
         if found := re.search(pattern, said):
             line = next((each for each in lines if found[0] in each), own_words)
             line = line.removeprefix("ssh: ")
-            words = {"host": quoted(host), "forget": forget_key(host, said)}
+            words = {
+                "host": quoted(host),
+                "forget": forget_key(host, said),
+                "flags": flags,
+                "config": config or "~/.ssh/config",
+            }
+            # ssh frames what it finds alarming.
+            told = line.strip("@ ")
+            if kind == "host-key" and (shown := _FINGERPRINT.search(said)):
+                told = f"{told} It shows {shown[0]}"
             return NoAgentError(
                 f"{host}: {meaning}\nssh: {line}",
                 fix=tuple(each.format(**words) for each in fix),
                 kind=kind,
-                # ssh frames what it finds alarming.
-                said=line.strip("@ "),
+                said=told,
             )
     return NoAgentError(
-        f"{host}: the ssh connection ended\nssh: {own_words}", fix=f"ssh {host}", said=own_words
+        f"{host}: the ssh connection ended\nssh: {own_words}",
+        fix=f"ssh{flags} {host}",
+        said=own_words,
     )

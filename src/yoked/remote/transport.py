@@ -18,6 +18,7 @@ from yoked.remote.client import AgentClient, close_streams
 from yoked.remote.ssh import (
     CONNECT_TIMEOUT_S,
     NoAgentError,
+    config_flags,
     explain_end,
     python_word,
     ssh_argv,
@@ -60,7 +61,7 @@ def connect_ssh(
     command = f"exec {python_word(python)} {' '.join(FLAGS)} -c '{BOOT}'"
     ssh = ssh_argv(host, config, patience_s=patience_s, shared=shared)
     deadline_s = _DEADLINE_PATIENCES * patience_s
-    return start_agent(host, [*ssh, command], ssh=True, deadline_s=deadline_s)
+    return start_agent(host, [*ssh, command], ssh=True, config=config, deadline_s=deadline_s)
 
 
 def start_agent(
@@ -68,6 +69,7 @@ def start_agent(
     argv: Sequence[str],
     *,
     ssh: bool = False,
+    config: str | None = None,
     deadline_s: float = GREETING_DEADLINE_S,
 ) -> AgentClient:
     """Start the command that leads to a Python, make it the agent, and return its client.
@@ -89,7 +91,7 @@ def start_agent(
             f"{host}: {argv[0]} cannot be started: {problem.strerror}",
             fix=install_line("ssh", this_distribution()) if ssh else (),
         ) from problem
-    connection = _Connection(host, process, ssh=ssh, deadline_s=deadline_s)
+    connection = _Connection(host, process, ssh=ssh, config=config, deadline_s=deadline_s)
     late = threading.Timer(deadline_s, connection.give_up)
     late.start()
     try:
@@ -109,10 +111,16 @@ class _Connection:
     """The process that leads to an agent, and why it ended."""
 
     def __init__(
-        self, host: str, process: subprocess.Popen[bytes], *, ssh: bool, deadline_s: float
+        self,
+        host: str,
+        process: subprocess.Popen[bytes],
+        *,
+        ssh: bool,
+        config: str | None,
+        deadline_s: float,
     ) -> None:
         self._host, self._process = host, process
-        self._ssh, self._deadline_s = ssh, deadline_s
+        self._ssh, self._config, self._deadline_s = ssh, config, deadline_s
         self._said = _Stderr(process)
         self._overdue = False
 
@@ -128,16 +136,23 @@ class _Connection:
         except subprocess.TimeoutExpired:
             return fault("agent-ended", host=self._host)
         if self._overdue:
+            ssh = f"ssh{config_flags(self._config)} {self._host}"
             return NoAgentError(
                 f"{self._host}: no agent answered in {self._deadline_s:g} s",
                 fix=(
-                    f"ssh {self._host} true    as slow? a start-up file there, ~/.bashrc, may wait",
+                    f"{ssh} true    as slow? a start-up file there, ~/.bashrc, may wait",
                     "yoked doctor    tells whether ssh or the shell is what waits",
                 ),
                 kind="timeout",
             )
         said = self._said.text()
-        return explain_end(self._host, status, said if said.strip() else noise, ssh=self._ssh)
+        return explain_end(
+            self._host,
+            status,
+            said if said.strip() else noise,
+            ssh=self._ssh,
+            config=self._config,
+        )
 
 
 def kill_way(process: subprocess.Popen[bytes]) -> None:

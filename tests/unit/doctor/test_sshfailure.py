@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.doctor import sshfailure
 from yoked.doctor.sshfailure import comes_in_for_nothing, failure_of
 from yoked.errors import HostError, NoPythonError
-from yoked.remote.ssh import NoAgentError, explain_end
+from yoked.remote.ssh import NoAgentError, explain_end, forget_key
 from yoked.remote.transport import start_agent
 
 DEADLINE_S = 20.0
@@ -74,6 +74,28 @@ def test_a_line_that_a_server_has_said_is_not_the_persons_to_paste(said: str) ->
 
     assert "`ssh-keygen -R attic`" in failure.fix[0]
     assert "touch" not in " ".join(failure.fix)
+
+
+def test_the_line_that_forgets_a_changed_key_is_sshs_own_with_the_fingerprint_it_shows() -> None:
+    key = "SHA256:" + "a" * 43
+    warning = (
+        "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+        f"The fingerprint for the ED25519 key sent by the remote host is\n{key}.\n"
+        'Offending ED25519 key in /k h:2\n  remove with:\n  ssh-keygen -f "/k h" -R "attic"'
+    )
+
+    failure = failure_of("attic", None, explain_end("attic", 255, warning, ssh=True))
+
+    assert failure.text.endswith(f"CHANGED! It shows {key}")
+    assert forget_key("attic", "\n".join((failure.text, *failure.fix))) == (
+        'ssh-keygen -f "/k h" -R "attic"'
+    )
+
+
+def test_lines_to_type_name_the_configuration_that_ssh_was_given() -> None:
+    for said in ("Permission denied (publickey).", "Host key verification failed.", "it is gone"):
+        problem = explain_end("attic", 255, said, ssh=True, config="my config")
+        assert "-F 'my config' attic" in problem.fix[0], problem.fix
 
 
 def test_a_host_without_python_is_told_from_one_that_is_gone() -> None:
