@@ -3,6 +3,7 @@
     <data>/envs/<digest>/             one for each list of requirements
     <data>/envs/<digest>/yoked.json   written last: what it was made of
     <data>/envs/<digest>/.downloads/  what pip fetches, while it works
+    <data>/envs/<digest>/.wheels/     names of wheels that were sent, while pip reads them
     <data>/envs/<digest>.lock         held by whoever makes it, and by the pip that works for him
 
 <data> is `paths.data_root`.
@@ -16,7 +17,6 @@ import json
 import os
 import platform
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ from yoked.core.fs import free_bytes, read_json, write_json
 from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.core.proc import all_processes
 from yoked.errors import HostError
-from yoked.paths import cache_root, data_root, private_folder
+from yoked.paths import data_root, private_folder
 
 MARKER = "yoked.json"
 OLDEST, NEWEST = (3, 11), (3, 14)
@@ -174,7 +174,7 @@ def _make(call: Call, folder: Path, lock: int) -> str | None:
         raise _failed(folder, f"{call.args['python']} -m venv", made)
     (folder / "requirements.txt").write_text("\n".join(call.args["requirements"]) + "\n")
     with (
-        _wheel_folder(call.args.get("wheels")) as wheels,
+        _wheel_folder(folder, call.args.get("wheels")) as wheels,
         InstallWatch(folder, downloads, wheels, call.send) as watch,
     ):
 
@@ -211,12 +211,17 @@ def _pip_command(folder: Path, options: Sequence[str], wheels: Path | None) -> l
 
 
 @contextlib.contextmanager
-def _wheel_folder(wheels: Sequence[tuple[str, str]] | None) -> Iterator[Path | None]:
-    """A folder with the wheels under their names, for as long as pip reads it."""
+def _wheel_folder(
+    environment: Path, wheels: Sequence[tuple[str, str]] | None
+) -> Iterator[Path | None]:
+    """A folder with the wheels under their names, for as long as pip reads it.
+
+    It lies in the environment: what a killed agent leaves goes with it.
+    """
     if wheels is None:
         yield None
         return
-    folder = cache_root() / f".wheels-{secrets.token_hex(6)}"
+    folder = environment / ".wheels"
     private_folder(folder)
     try:
         for name, digest in wheels:

@@ -27,7 +27,7 @@ from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host
 from yoked.launch.environment import environment_python, host_versions
 from yoked.launch.program import Program
-from yoked.remote.client import AgentClient
+from yoked.remote.client import AgentClient, RemoteBug
 
 if TYPE_CHECKING:
     from yoked.launch.trees import Tree
@@ -300,8 +300,9 @@ def _remove_all(
             if stop:
                 node.client.call("job_stop", run=run, how="kill")
             node.client.call("job_remove", run=run, launch_id=launch_id)
-        except YokedError:
-            # It was not prepared there, or it ends by itself when the word does not come.
+        except (YokedError, RemoteBug):
+            # It was not prepared there, or it ends by itself when the word does not come. Why the
+            # launch failed is what is told, and not what else the host cannot do.
             return
 
     at_once(remove, nodes)

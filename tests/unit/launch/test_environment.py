@@ -342,7 +342,11 @@ def test_an_installation_that_fell_short_is_told(agent: AgentClient, base: FakeB
 
 
 def test_a_host_without_an_index_gets_its_wheels_from_here(
-    agent: AgentClient, base: FakeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: AgentClient,
+    base: FakeBase,
+    own_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wheel = tmp_path / "tinyone-1.0-py3-none-any.whl"
     wheel.write_bytes(b"a wheel")
@@ -356,7 +360,8 @@ def test_a_host_without_an_index_gets_its_wheels_from_here(
     assert ["--no-index" in call for call in base.pip_calls()] == [False, True]
     # What is installed need not lie there twice.
     assert list((tmp_path / "cache" / "blobs").glob("*/*")) == []
-    assert list((tmp_path / "cache").glob(".wheels-*")) == []
+    assert list((tmp_path / "cache").rglob("*.whl")) == []
+    assert list(own_data.glob("envs/*/.wheels")) == []
 
 
 def test_an_interrupted_installation_ends_and_is_made_anew(base: FakeBase, own_data: Path) -> None:
