@@ -8,6 +8,7 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
+from yoked.core.names import RUN_NAME
 from yoked.errors import UsageError
 
 # The first file of a run: a folder with it is one of ours, however soon its start was ended.
@@ -110,11 +111,13 @@ def _find(named: str | None, runs_dir: Path) -> Path:
     names = [run.name for run in runs]
     near = difflib.get_close_matches(named, names, n=1)
     if near:
-        fix = f"did you mean {near[0]}?"
+        fix = [f"did you mean {near[0]}?"]
     elif names:
-        fix = f"runs in {runs_dir}: {_some(names)}"
+        fix = [f"runs in {runs_dir}: {_some(names)}"]
     else:
-        fix = "--runs-dir FOLDER    names another folder; yoked runs lists what hosts have"
+        fix = ["--runs-dir FOLDER    names another folder; yoked runs lists what hosts have"]
+    if RUN_NAME.fullmatch(named) and not near:
+        fix.append(f"yoked fetch {named}    brings it here, if it lies on a fleet's hosts")
     raise UsageError(f"there is no run {named!r} in {runs_dir}", fix=fix)
 
 

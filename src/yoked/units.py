@@ -148,13 +148,16 @@ def parse_count(text: str) -> float:
     return float(match[1]) * _SCALE[match[2].lower().replace("b", "g")]
 
 
-def parse_duration_s(text: str) -> float:
-    """Seconds in `90 s`, `2 min 5 s`, `3h` or `1 d 2 h`. Raises UsageError."""
+def parse_duration_s(text: str, flag: str = "") -> float:
+    """Seconds in `90 s`, `2 min 5 s`, `3h` or `1 d 2 h`. Raises UsageError.
+
+    flag: whose value it is, for the message.
+    """
     match = _DURATION.fullmatch(re.sub(r"\s+", "", text))
     if match is None or not any(match.groups()):
         raise UsageError(
-            f"{text!r} is not a duration",
-            fix="write it as in 90 s, 2 min 5 s or 3 h",
+            f"{flag} {text!r} is not a duration".lstrip(),
+            fix="write it as in 90 s, 10 min, 2 min 5 s or 3 h",
         )
     days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

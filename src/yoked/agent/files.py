@@ -20,7 +20,7 @@ from pathlib import Path
 
 from yoked.agent.server import Call
 from yoked.core.faults import fault
-from yoked.core.fs import NO_ROOM, disk_full, free_bytes, sha256_of, sync_path
+from yoked.core.fs import NO_ROOM, disk_full, free_bytes, nearest_folder, sha256_of, sync_path
 from yoked.errors import HostError, YokedError
 from yoked.paths import cache_root, private_folder
 
@@ -154,7 +154,7 @@ def writing_to(path: Path, needed_bytes: int | None) -> Iterator[None]:
             "write-failed",
             path=problem.filename or path,
             reason=problem.strerror or problem,
-            parent=path.parent,
+            parent=nearest_folder(path.parent),
         ) from problem
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
 from yoked.core.faults import fault
-from yoked.core.fs import NO_ROOM, disk_full
+from yoked.core.fs import expected_failure
 from yoked.errors import YokedError
 from yoked.shape import is_int
 
@@ -123,6 +122,4 @@ def _expected(problem: Exception) -> YokedError | None:
         return problem
     if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
         return fault("host-exhausted", problem=repr(problem))
-    if isinstance(problem, OSError) and problem.errno in NO_ROOM:
-        return disk_full(Path(problem.filename or Path.home()), None)
-    return None
+    return expected_failure(problem) if isinstance(problem, OSError) else None

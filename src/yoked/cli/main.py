@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group
@@ -56,6 +57,8 @@ _PROPOSAL = re.compile(
     r'(?:Unknown option:|Unknown command|Invalid value) "?(?P<wrong>[^\s"]+?)"?[. ]'
     r'.*Did you mean "?(?P<right>[^\s"]+?)"?\?'
 )
+# As difflib.get_close_matches has it.
+_ALIKE = 0.6
 COMPLETION = "--install-completion"
 # The scripts of cyclopts call `yoked __complete WORDS` for what only this machine knows.
 _ASKED_BY_SHELL = "__complete"
@@ -106,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with printing():
             sys.stdout.flush()
     except CycloptsError as problem:
-        what = " ".join(str(problem).split())
+        what = _without_far_proposal(" ".join(str(problem).split()))
         return output.error(UsageError(what, fix=_corrected(tokens, what) or _help_for(tokens)))
     except YokedError as problem:
         if isinstance(problem, UsageError):
@@ -122,6 +125,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output left (`yoked sample | head`): that is its right.
         discard_stdout()
         return 0
+    except OSError as problem:
+        from yoked.core.fs import expected_failure
+
+        expected = expected_failure(problem)
+        return output.bug(problem) if expected is None else output.error(expected)
     except Exception as problem:  # noqa: BLE001 - the last resort, with everything shown
         return output.bug(problem)
     return status if isinstance(status, int) else 0
@@ -161,6 +169,16 @@ def _page_console() -> Console:
             raise BrokenPipeError
 
     return PageConsole()
+
+
+def _without_far_proposal(what: str) -> str:
+    """What the parser says: it proposes the nearest word, however far, as --seed for --fleet."""
+    found = _PROPOSAL.search(what)
+    if found is None:
+        return what
+    wrong, right = found["wrong"].lstrip("-"), found["right"].lstrip("-")
+    is_near = SequenceMatcher(None, wrong, right).ratio() >= _ALIKE
+    return what if is_near else re.sub(r" Did you mean [^?]*[?]", "", what)
 
 
 def _corrected(tokens: Sequence[str], what: str) -> str | None:

@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +20,8 @@ from yoked.errors import YokedError
 
 # What the system says where a file cannot grow: no room, no quota, a limit on the size of files.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# And where somebody may not, or nobody can.
+_NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 _SCRATCH = "yoked-scratch-"
 _CHUNK_BYTES = 1 << 20
@@ -42,7 +45,10 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o666, durable: bool 
             if durable:
                 os.fsync(descriptor)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as problem:
+        if isinstance(problem, OSError):
+            # A write names no file.
+            problem.filename = str(path)
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
@@ -240,3 +246,16 @@ def disk_full(path: Path, needed_bytes: int | None) -> YokedError:
     needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes are needed, "
     free, folder = free_bytes(path), nearest_folder(path)
     return fault("disk-full", path=path, needed=needed, free=free, folder=folder)
+
+
+def expected_failure(problem: OSError) -> YokedError | None:
+    """What a person can do something about: a full disk, a missing right. None: it may be a bug."""
+    if problem.errno in NO_ROOM:
+        return disk_full(Path(problem.filename or Path.home()), None)
+    if problem.errno in _NO_RIGHT and isinstance(problem.filename, str):
+        folder = nearest_folder(Path(problem.filename))
+        return YokedError(
+            f"{problem.filename}: {problem.strerror}",
+            fix=f"ls -ld {shlex.quote(str(folder))}    there shows whose it is",
+        )
+    return None

@@ -23,6 +23,7 @@ from typing import Any
 
 from yoked import errors
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, jobs_root
+from yoked.core.fs import nearest_folder
 from yoked.core.proc import has_proc
 from yoked.errors import HostError, JobError, UsageError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
@@ -191,7 +192,10 @@ def one_at_a_time() -> Iterator[None]:
     except OSError as problem:
         raise JobError(
             f"{path.parent} cannot be written: {problem.strerror}",
-            fix=(f"ls -ld {path.parent}", "export YOKED_STATE=FOLDER    puts yoked's state there"),
+            fix=(
+                f"ls -ld {nearest_folder(path.parent)}    there shows whose it is",
+                "export YOKED_STATE=FOLDER    puts yoked's state there",
+            ),
         ) from problem
     with os.fdopen(descriptor, "ab") as file:
         until_s = time.monotonic() + _START_WITHIN_S

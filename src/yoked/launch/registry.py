@@ -71,7 +71,8 @@ class Record:
         early = self.state in ("interrupted", "stopped", "failed", "lost")
         if not early or not self.trains:
             return []
-        if self.run_dir and not Path(self.run_dir, "run.json").exists():
+        began = self.progress is not None or self.host_of(0) is None
+        if not (Path(self.run_dir, "run.json").exists() if self.run_dir else began):
             # It ended before there was a run.
             return []
         runs_dir = Path(self.run_dir).parent if self.run_dir else Path("runs").absolute()
@@ -194,12 +195,14 @@ def join(told: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Record]:
 
 
 def newest_starts(records: Iterable[Record]) -> list[Record]:
-    """One record for each run: that of its newest start, which is what became of it."""
+    """One record for each run: that of the start that goes on, else of the newest."""
     found: dict[object, Record] = {}
     for record in records:
         key: object = record.run
         if record.trains:
             key = (record.trains, record.run_dir, record.nodes[0]["host"])
+        if record.active and key in found and not found[key].active:
+            found[key] = record
         found.setdefault(key, record)
     return list(found.values())
 

@@ -182,7 +182,7 @@ def check_length(values: Mapping[str, Any]) -> None:
     """Raise UsageError for a --for that is no time, or stands beside another length."""
     if values["duration"] is None:
         return
-    if parse_duration_s(values["duration"]) <= 0:
+    if parse_duration_s(values["duration"], "--for") <= 0:
         raise UsageError(f"--for {values['duration']}: no time", fix="--for 8h")
     others = [name for name in LENGTHS[:-1] if values[name] is not None]
     if others:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -11,8 +13,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli import main as cli
+from yoked.cli.commands import here
 from yoked.cli.main import main
 from yoked.cli.reference import command_reference, error_reference, json_reference
+from yoked.core.fs import write_bytes
 from yoked.errors import DataError
 
 HEAVY = ("torch", "numpy", "pyarrow", "matplotlib")
@@ -69,6 +73,8 @@ def test_a_mistyped_flag_gets_the_nearest_and_status_2(
         ("lab fautl firewall 'my beta'", "lab fault firewall 'my beta'"),
         # Which of the two is not for us to say.
         ("plan --depht 4 --depht 5", "plan --help"),
+        # The nearest flag is another word.
+        ("chat night --fleet home.toml", "chat --help"),
     ],
 )
 def test_the_fix_of_a_mistyped_word_is_the_line_as_it_was_meant(
@@ -76,7 +82,9 @@ def test_the_fix_of_a_mistyped_word_is_the_line_as_it_was_meant(
 ) -> None:
     assert main(shlex.split(typed)) == 2
 
-    assert capsys.readouterr().err.splitlines()[-1] == f"fix: yoked {right}"
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1] == f"fix: yoked {right}"
+    assert "--seed" not in said
 
 
 def test_a_mistyped_flag_before_a_program_gets_the_nearest(
@@ -212,3 +220,33 @@ def test_the_list_of_errors_is_up_to_date() -> None:
     written = (REPOSITORY / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
 
     assert written == error_reference(), "run `make docs`"
+
+
+def test_a_disk_that_takes_nothing_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(here, "command", lambda **_: write_bytes(tmp_path / "loss.png", b"x"))
+
+    assert main([]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"{tmp_path}/loss.png: the disk is full")
+    assert f"fix: df -h {tmp_path}" in said
+
+
+def test_a_folder_of_another_user_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/.local/state")
+
+    monkeypatch.setattr(here, "command", refuse)
+
+    assert main([]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"{tmp_path}/.local/state: Permission denied",
+        f"fix: ls -ld {tmp_path}    there shows whose it is",
+    ]

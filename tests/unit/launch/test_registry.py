@@ -77,7 +77,7 @@ def test_the_cause_is_a_ranks_before_a_launchers(snapshot: SnapshotAssertion) ->
 
 
 def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
-    resumed = {"run": "night.2", "trains": "night"}
+    resumed = {"run": "night.2", "trains": "night", "progress": {"step": 5, "loss": 3.0}}
 
     states = ("interrupted", "stopped", "finished", "running")
     ways = [record({**told(0, state), **resumed}).go_on(" --fleet f") for state in states]
@@ -85,6 +85,9 @@ def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
     go_on = ["yoked train --resume --run night --fleet f"]
     assert ways == [go_on, go_on, [], []]
     assert record(told(0, "interrupted")).go_on("") == []
+    # It ended before its first step; whether it did, only the host of rank 0 tells.
+    assert record({**told(0, "stopped"), **resumed, "progress": None}).go_on("") == []
+    assert record({**told(1, "stopped"), **resumed, "progress": None}).go_on(" --fleet f") == go_on
 
 
 def test_an_older_run_of_the_same_name_is_another() -> None:
@@ -198,6 +201,7 @@ def test_the_start_that_goes_on_is_meant_before_one_that_is_over() -> None:
     both = starts(("night.2", "failed", "/a/runs"), ("night", "running", "/a/runs"))
 
     assert pick(both, "night").run == "night"
+    assert [one.run for one in newest_starts(both)] == ["night"]
 
 
 def test_of_two_runs_of_one_name_that_of_this_folder_is_meant(

@@ -99,7 +99,7 @@ def command(
     and the logs and copied programs of old runs. What `yoked train` learned (runs/) stays. Only
     what carries the mark of a launch of ours, or lies in our own folders, is looked at.
     """
-    age_s = parse_duration_s(older_than)
+    age_s = parse_duration_s(older_than, "--older-than")
     output = Output(json_mode=json_output)
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         litter = _look(hosts, age_s, output) if run is None else _look_at(hosts, run, fleet)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,7 +48,7 @@ def command(
 
     done = export(source, target, to, checkpoint=checkpoint, force=force)
     folder = shlex.quote(str(target))
-    loads = f"python {folder}/model.py 'The'"
+    loads = f"{_python()} {folder}/model.py 'The'"
     if to == "nanochat":
         loads = f"NANOCHAT_BASE_DIR={folder} python -m scripts.base_eval"
     size = f"{format_count(done.parameters)} parameters, {format_bytes(done.size_bytes)}"
@@ -67,3 +69,11 @@ def command(
         next_commands=[loads],
     )
     return 0
+
+
+def _python() -> str:
+    """The Python that runs this, and so has torch, as it is called in this terminal."""
+    found = shutil.which("python")
+    here = Path(sys.executable)
+    same = found is not None and Path(found).parent == here.parent
+    return "python" if same else shlex.quote(str(here))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -89,7 +90,7 @@ def command(
     output = Output(json_mode=json_output)
     wanted = selected(open_fleet(fleet), host)
     if undo:
-        return _undo(wanted, output, yes=yes)
+        return _undo(wanted, output, only=host, yes=yes)
     wishes = InstallOptions(
         requirements=train_requirements(),
         build="cuda" if cuda else "cpu" if cpu else None,
@@ -121,7 +122,7 @@ def command(
     return status_code
 
 
-def _undo(wanted: Fleet, output: Output, *, yes: bool) -> int:
+def _undo(wanted: Fleet, output: Output, *, only: Sequence[str], yes: bool) -> int:
     """`yoked install --undo`: the exit status."""
     from yoked.workflows.environments import remove_all
     from yoked.workflows.looks import reach_quietly
@@ -141,6 +142,7 @@ def _undo(wanted: Fleet, output: Output, *, yes: bool) -> int:
     verdict = "nothing that install made is there"
     if lines:
         verdict = "removed:" if agreed else "would remove:"
+    again = shlex.join(["yoked", "install", "--undo", *(w for n in only for w in ("--host", n))])
     output.result(
         {
             "ok": not failures and not left,
@@ -155,7 +157,7 @@ def _undo(wanted: Fleet, output: Output, *, yes: bool) -> int:
         },
         verdict=verdict,
         evidence=[*_environment_lines(found), *(each.what for each in failures.values())],
-        next_commands=[f"yoked install --undo{wanted.flag} --yes"] if lines and not agreed else [],
+        next_commands=[f"{again}{wanted.flag} --yes"] if lines and not agreed else [],
     )
     return 1 if failures or (agreed and left) else 0
 

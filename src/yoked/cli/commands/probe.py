@@ -86,7 +86,7 @@ def command(
 
     if not (links or collectives or compute):
         raise UsageError("nothing is left to measure", fix="yoked probe    measures everything")
-    limit_s = parse_duration_s(collectives_limit)
+    limit_s = parse_duration_s(collectives_limit, "--collectives-limit")
     if not limit_s > 0:
         raise UsageError(
             f"--collectives-limit {collectives_limit!r}: no time", fix="--no-collectives"

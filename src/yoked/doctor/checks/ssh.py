@@ -24,7 +24,7 @@ _NO_LOGIN = re.compile(r"not available|nologin|/bin/false")
 # Of a Python that PYTHONHOME leads to a place without its library.
 _WRONG_HOME = re.compile(r"encodings|Fatal Python error|init_fs_encoding|PYTHONHOME")
 _SHOW_KEY = shell_line("ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
-_TRAINS = "it is in yoked.toml, and a run wants all of its hosts"
+_TRAINS = "a run wants all of its hosts"
 
 
 @dataclass(frozen=True)
