@@ -1,7 +1,7 @@
 """The exception tree: every failure a person can meet says what happened and what to do.
 
 Exit statuses are part of each command's contract: 0 fine, 1 a finding or an expected
-failure, 2 wrong usage, 3 a bug in yoked, 130 interrupted.
+failure, 2 wrong usage, 3 a bug in yoked, 130 interrupted, 143 a run that was ended unsaved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a shell proposes for a word that only this machine knows: runs, hosts, checkpoints.
+"""What a shell proposes for a word that is one of many, or that only this machine knows.
 
 Called while somebody holds the tab key: files are read, and no host is asked.
 """
@@ -43,6 +43,46 @@ def checkpoints(context: CompletionContext) -> Mapping[str, str]:
     """The two that every run may have."""
     del context
     return {"latest": "saved last", "best": "of the best validation"}
+
+
+def checks(context: CompletionContext) -> Mapping[str, str]:
+    """Checks of the doctor, with what each asks."""
+    from yoked.doctor.catalog import CHECKS
+
+    del context
+    return {check.code: check.question for check in CHECKS}
+
+
+def simulated_fleets(context: CompletionContext) -> Mapping[str, str]:
+    """Fleets that come with yoked."""
+    from yoked.plan.simulated_fleet import presets
+
+    del context
+    return presets()
+
+
+def topologies(context: CompletionContext) -> Mapping[str, str]:
+    """Topologies of labs that come with yoked."""
+    from yoked.lab.topology_load import shipped
+
+    del context
+    return shipped()
+
+
+def lab_hosts(context: CompletionContext) -> list[str]:
+    """Hosts of the labs that are up."""
+    from yoked.lab.lab import Lab
+
+    named = _typed(context, "lab")
+    return [host for lab in Lab.all() if named in (None, lab.name) for host in lab.hosts]
+
+
+def fault_kinds(context: CompletionContext) -> Mapping[str, str]:
+    """What a lab can have go wrong."""
+    from yoked.lab.faults import FAULTS
+
+    del context
+    return {kind.name: kind.summary for kind in FAULTS}
 
 
 def _typed(context: CompletionContext, name: str) -> str | None:

@@ -1,6 +1,7 @@
 """The command line: finds the command, runs it, turns its end into an exit status.
 
-Statuses: 0 fine, 1 a finding or an expected failure, 2 wrong usage, 3 a bug, 130 interrupted.
+Statuses: 0 fine, 1 a finding or an expected failure, 2 wrong usage, 3 a bug, 130 interrupted,
+143 a run that was followed and ended without saving.
 """
 
 from __future__ import annotations

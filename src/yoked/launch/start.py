@@ -374,6 +374,9 @@ def rank_environment(
         "NCCL_SOCKET_IFNAME": f"={node.interface}",
         "TP_SOCKET_IFNAME": node.interface,
     }
+    if request.own_threads:
+        # Our own program. Torch remarks on each connection from an address without a name.
+        env["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     if node.host.device != "auto":
         # What `yoked train` computes on where no flag says it.
         env["YOKED_DEVICE"] = node.host.device

@@ -140,6 +140,7 @@ class _Connection:
             return NoAgentError(
                 f"{self._host}: no agent answered in {self._deadline_s:g} s",
                 fix=(
+                    f"is it on, awake and in this network? `ping {self._host}`",
                     f"{ssh} true    as slow? a start-up file there, ~/.bashrc, may wait",
                     "yoked doctor    tells whether ssh or the shell is what waits",
                 ),

@@ -83,6 +83,12 @@ def completed(words: list[str], script: str) -> list[str]:
         (["yoked", "attach", "ni"], {"night", "night.2"}),
         (["yoked", "chat", "--checkpoint", ""], {"latest", "best"}),
         (["yoked", "install", "--host", "b"], {"barn"}),
+        (["yoked", "logs", "--host", ""], {"attic", "barn"}),
+        (["yoked", "doctor", "--explain", "mt"], {"mtu"}),
+        (["yoked", "plan", "--simulate", "two"], {"two-laptops"}),
+        (["yoked", "lab", "up", "two-hosts-1g"], {"two-hosts-1gbe"}),
+        (["yoked", "lab", "fault", "slow-l"], {"slow-link"}),
+        (["yoked", "lab", "exec", ""], set()),
     ],
 )
 def test_bash_completes_commands_flags_values_runs_and_hosts(
@@ -133,6 +139,23 @@ def test_what_was_installed_works_at_the_next_start_of_bash(
     terminal.until("export ")
     terminal.type("even\t")
     terminal.until("evening")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+@pytest.mark.parametrize("before", ["", "autoload -Uz compinit && compinit -i\n"])
+def test_what_was_installed_works_at_the_next_start_of_zsh(home: Path, before: str) -> None:
+    (home / ".zshrc").write_text(f"PS1='ready> '\n{before}")
+    for _ in range(2):
+        assert main(["--install-completion", "--shell", "zsh"]) == 0
+
+    assert (home / ".zshrc").read_text().count("compinit -i") == 1
+    terminal = Terminal(["zsh", "-i"], ZDOTDIR=str(home))
+    try:
+        terminal.until("ready> ")
+        terminal.type("yoked exp\t")
+        terminal.until("export ")
+    finally:
+        terminal.close()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

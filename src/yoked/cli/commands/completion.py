@@ -28,7 +28,7 @@ def command(
 ) -> int:
     """Have the shell complete commands, flags, runs and hosts with the tab key.
 
-    It writes the script into the shell's folder for such, and for bash and zsh one line into
+    It writes the script into the shell's folder for such, and for bash and zsh what loads it into
     `~/.bashrc` or `~/.zshrc`. Do it again after an update of yoked.
     """
     from yoked.cli.main import build_app
@@ -45,6 +45,8 @@ def command(
         return 0
     try:
         path = app.install_completion(shell=shell)
+        if shell == "zsh":
+            _have_zsh_look(path.parent)
     except OSError as problem:
         raise YokedError(
             f"{problem.filename or Path.home()} cannot be written: {problem.strerror}",
@@ -56,11 +58,21 @@ def command(
         verdict=f"{shell} completes yoked's command lines from its next start on",
         evidence=[
             f"script  {path}",
-            *([f"loaded  by a line in ~/{startup}"] if startup is not None else []),
+            *([f"loaded  by ~/{startup}"] if startup is not None else []),
         ],
         next_commands=[f"exec {shell}"],
     )
     return 0
+
+
+def _have_zsh_look(folder: Path) -> None:
+    """Have zsh look for scripts once its path has this folder: a bare ~/.zshrc never does."""
+    path = Path.home() / ".zshrc"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    # A folder of oh-my-zsh is none of ours to name.
+    if str(folder) in text and "compinit" not in text.rpartition(str(folder))[2]:
+        with path.open("a", encoding="utf-8") as file:
+            file.write("autoload -Uz compinit && compinit -i\n")
 
 
 def _shell_here() -> Shell:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from yoked.cli.completers import checks
 from yoked.cli.flags import FleetFile, JsonFlag, flag, switch
 from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
@@ -63,7 +64,9 @@ class DoctorFlags:
     undo: Annotated[bool, switch(MEND, "Take back what --fix did on this fleet, newest first.")] = (
         False
     )
-    explain: Annotated[str | None, flag(PAPERS, "Say what a check is about, by its name.")] = None
+    explain: Annotated[
+        str | None, flag(PAPERS, "Say what a check is about, by its name.", completer=checks)
+    ] = None
     bundle: Annotated[
         Path | None, flag(PAPERS, "Write a zip file for a bug report, secrets left out.")
     ] = None

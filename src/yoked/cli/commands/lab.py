@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 from cyclopts import App, Parameter
 
 from yoked.cli.commands import lab_text
+from yoked.cli.completers import fault_kinds, lab_hosts, topologies
 from yoked.cli.flags import JsonFlag
 from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.output import Output
@@ -48,7 +49,10 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 @app.command
 def up(
     topology: Annotated[
-        str, Parameter(help="Name of a topology that comes with yoked, or a TOML file.")
+        str,
+        Parameter(
+            help="Name of a topology that comes with yoked, or a TOML file.", completer=topologies
+        ),
     ] = "two-hosts-1gbe",
     /,
     *,
@@ -162,7 +166,7 @@ def status(*, lab: LabName = None, json_output: JsonFlag = False) -> int:
 
 @app.command(name="exec")
 def execute(
-    host: Annotated[str, Parameter(help="Name of the host.")],
+    host: Annotated[str, Parameter(help="Name of the host.", completer=lab_hosts)],
     /,
     *command: Annotated[str, Parameter(help="The program and its arguments.")],
     lab: LabName = None,
@@ -180,7 +184,7 @@ def execute(
 
 @app.command
 def shell(
-    host: Annotated[str, Parameter(help="Name of the host.")],
+    host: Annotated[str, Parameter(help="Name of the host.", completer=lab_hosts)],
     /,
     *,
     lab: LabName = None,
@@ -212,7 +216,9 @@ def _become(host: LabHost, command: Sequence[str], *, as_root: bool) -> NoReturn
 
 @app.command
 def fault(
-    kind: Annotated[str | None, Parameter(help="What shall go wrong; see --list.")] = None,
+    kind: Annotated[
+        str | None, Parameter(help="What shall go wrong; see --list.", completer=fault_kinds)
+    ] = None,
     /,
     *words: Annotated[
         str, Parameter(allow_leading_hyphen=True, help="Host, and what the kind takes.")

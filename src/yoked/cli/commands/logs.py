@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from yoked.cli.completers import host_names
 from yoked.cli.flags import FleetFlag, JsonFlag, RawFlag, RunName
 from yoked.cli.output import Output
 from yoked.errors import UsageError
@@ -23,7 +24,9 @@ def command(
     follow: Annotated[
         bool, Parameter(name=["--follow", "-f"], negative="", help="Go on until the run ends.")
     ] = False,
-    host: Annotated[str | None, Parameter(help="Only the ranks of this host.")] = None,
+    host: Annotated[
+        str | None, Parameter(help="Only the ranks of this host.", completer=host_names)
+    ] = None,
     rank: Annotated[int | None, Parameter(help="Only this rank.")] = None,
     attempt: Annotated[int | None, Parameter(help="Only this attempt; the first is 0.")] = None,
     stream: Annotated[Literal["out", "err"] | None, Parameter(help="Only this stream.")] = None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from yoked.cli.commands.plan_params import AnyModelFlags, plan_any_model, require_alone
+from yoked.cli.completers import simulated_fleets
 from yoked.cli.flags import FleetHere, JsonFlag, flag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
@@ -78,7 +79,8 @@ def command(
     simulate: Annotated[
         str | None,
         Parameter(
-            help="A fleet that need not exist: a file, or h100-roce, 64-homes or two-laptops."
+            help="A fleet that need not exist: a file, or h100-roce, 64-homes or two-laptops.",
+            completer=simulated_fleets,
         ),
     ] = None,
     add: Annotated[
