@@ -161,7 +161,8 @@ class HostProbe:
             shell = health.get("shell") or {}
             health["shell"] = {**shell, "sources_noise": bool(self.client.noise)}
         offset_s, error_s = self._waiting["clock"].result() or (None, None)
-        silent = not (health or self.found_facts or self.interfaces)
+        # Facts and interfaces are asked first; who is suspended after them says no more.
+        silent = not (health or self.found_python)
         odd = list(self.client.odd)
         torch = reread(TORCH, "torch", self._torch(), odd, None)
         return HostSeen(

@@ -345,8 +345,9 @@ def test_a_host_without_torch_is_no_riddle(snapshot: SnapshotAssertion) -> None:
     assert world_of(seen).reason == snapshot
 
 
-def test_a_host_that_falls_silent_is_not_taken_for_a_healthy_one() -> None:
-    calls = ("facts", "interfaces", "health", "environment", "listen", "dial")
+@pytest.mark.parametrize("first", [("facts", "interfaces"), ()], ids=["at once", "a bit later"])
+def test_a_host_that_falls_silent_is_not_taken_for_a_healthy_one(first: tuple[str, ...]) -> None:
+    calls = (*first, "health", "environment", "listen", "dial")
     agents = fleet_of("alpha", "beta")
     agents["beta"] = FakeAgent("beta", silent=calls)
 
