@@ -32,7 +32,7 @@ _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
 _TORCH_KEYS = (
     "python", "python_version", "torch", "torch_path", "numpy", "headers", "build", "cuda_build",
-    "gloo", "nccl", "cuda_available", "imported", "error", "took_s",
+    "gloo", "nccl", "cuda_available", "imported", "error", "no_base", "took_s",
 )  # fmt: skip
 
 
@@ -220,7 +220,19 @@ class HostProbe:
         if wanted is not None and told["configured"] is None:
             return {"python": wanted, "error": f"there is no {wanted}"}
         python = told["configured"] or told["made"] or told["system"]
-        return {"python": python} if python else {"error": "no Python there has torch"}
+        if python:
+            return {"python": python}
+        return {"error": "no Python there has torch", "no_base": self._why_no_base()}
+
+    def _why_no_base(self) -> str | None:
+        """Why `yoked install` could make no environment there; None: it could, or nobody says."""
+        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+        try:
+            self.call("environment_base", named=None, minor=minor)
+        except YokedError as problem:
+            told = problem.what.removeprefix(f"{self.host.name}: ")
+            return told if "Python" in told else None
+        return None
 
     def _torch(self) -> dict[str, Any]:
         """What the interpreter that would train says; see `yoked.doctor.examine`."""

@@ -339,6 +339,7 @@ TORCH = fields(
         "cuda_available": flag,
         "imported": flag,
         "error": text,
+        "no_base": text,
         "took_s": number,
     },
     strict=("torch", "torch_path", "numpy"),

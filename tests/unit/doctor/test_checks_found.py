@@ -256,6 +256,9 @@ CASES = (
     Case("torch-shadowed", lambda: not_tried("/home/ada/torch.py")),
     Case("torch-shadowed", lambda: not_tried("/home/ada/pytorch/torch/__init__.py"),
          severity="warning"),
+    Case("torch-missing", lambda: change(home(), "garage", torch={
+        "error": "no Python there has torch",
+        "no_base": "there is no Python from 3.11 to 3.14: python3 is 3.9"})),
     Case("torch-import", lambda: told(told(
         home(), "garage", "torch/imported", False),
         "garage", "torch/error", "OSError: libc10.so: cannot open")),

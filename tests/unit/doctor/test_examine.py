@@ -126,6 +126,9 @@ class FakeAgent:
     def _environment(self, args: Mapping[str, Any]) -> dict[str, Any]:
         return {"made": None, "configured": args["configured"], "system": self.python}
 
+    def _environment_base(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        raise HostError(f"{self.name}: there is no Python from 3.11 to 3.14: python3 is 3.9")
+
     def _health(self, args: Mapping[str, Any]) -> dict[str, Any]:
         if args.get("parts") == ["virtual"]:
             return {"virtual": None}
@@ -342,6 +345,7 @@ def test_a_host_without_torch_is_no_riddle(snapshot: SnapshotAssertion) -> None:
 
     torch = torch_of(seen, "beta")
     assert (torch["python"], torch["error"]) == snapshot
+    assert torch["no_base"] == "there is no Python from 3.11 to 3.14: python3 is 3.9"
     assert world_of(seen).reason == snapshot
 
 

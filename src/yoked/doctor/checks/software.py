@@ -21,6 +21,10 @@ from yoked.doctor.repairs.packages import (
 from yoked.doctor.repairs.system import install_compiler
 from yoked.records.examination import Examination, HostSeen
 
+_GET_BASE = (
+    "first a Python from 3.11 on that makes environments: on Debian and Ubuntu `sudo apt install "
+    "python3-venv` where its python3 is new enough, else `uv python install 3.12`"
+)
 # Source: yoked.doctor.rank_probes. No installation does this.
 _KILLED = "ended with signal 9"
 _UNMAPPED = "failed to map segment"
@@ -80,7 +84,10 @@ def python_missing(seen: Examination) -> Iterator[Match]:
     question="Does every host have torch?",
     reads=("torch",),
     severity="error",
-    saw="there is no torch on {host}: {what}",
+    saw={
+        "": "there is no torch on {host}: {what}",
+        "baseless": "there is no torch on {host}, and nothing to install it with: {what}",
+    },
     why="ranks cannot start there",
     symptom="`ModuleNotFoundError: No module named 'torch'`.",
     cause="It was never installed there, or for another Python.",
@@ -98,7 +105,10 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
             continue
         python = told.get("python")
         what = f"{python} has none" if python else "no Python there has it"
-        yield Match(host.name, *get_torch(seen, host, reference(seen)), what=what)
+        fixes = get_torch(seen, host, reference(seen))
+        if base := told.get("no_base"):
+            fixes = (by_hand(host.name, _GET_BASE), *fixes)
+        yield Match(host.name, *fixes, how="baseless" if base else "", what=base or what)
 
 
 @check(
