@@ -20,7 +20,7 @@ _QUANTITY = re.compile(
 )
 # The names of the field for lines: 1gbit (tc), 2.5GbE, 400G, 10 Gbps.
 _LINK = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(?:be|bit|bps|bit/s)?\s*", re.I)
-_COUNT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmbt]?)\s*", re.I)
+_COUNT = re.compile(r"\s*((?:\d+(?:\.\d*)?|\.\d+)(?:e\d{1,2})?)\s*([kmbt]?)\s*", re.I)
 _DURATION = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)min)?\s*(?:(\d+(?:\.\d*)?)s)?")
 
 
@@ -119,7 +119,7 @@ def parse_bit_per_s(text: str) -> float:
     return value if is_bit else 8 * value
 
 
-def parse_link_bit_per_s(text: str) -> float:
+def parse_link_bit_per_s(text: str, flag: str = "") -> float:
     """bit/s of a line by its usual names: `1gbit`, `2.5GbE`, `400G`; or `118 MB/s`.
 
     Raises UsageError, for a line of nothing too.
@@ -133,15 +133,18 @@ def parse_link_bit_per_s(text: str) -> float:
         )
     except UsageError as problem:
         raise UsageError(
-            f"{text!r} is not the rate of a line", fix="write it as in 1gbit, 2.5GbE or 100 Mbit/s"
+            f"{flag} {text!r} is not the rate of a line".lstrip(),
+            fix="write it as in 1gbit, 2.5GbE or 100 Mbit/s",
         ) from problem
     if rate <= 0:
-        raise UsageError(f"a line of {text!r} carries nothing", fix="write it as in 1gbit")
+        raise UsageError(
+            f"{flag} {text!r}: such a line carries nothing".lstrip(), fix="write it as in 1gbit"
+        )
     return rate
 
 
 def parse_count(text: str) -> float:
-    """A number of things in `760M`, `1.5B` (10^9) or `124,000,000`. Raises UsageError."""
+    """A number of things in `760M`, `1.5B` (10^9), `1e9` or `124,000,000`. Raises UsageError."""
     match = _COUNT.fullmatch(re.sub(r"(?<=\d)[,_](?=\d{3})", "", text))
     if match is None:
         raise UsageError(f"{text!r} is not a number", fix="write it as in 760M, 1.5B or 124000000")

@@ -109,7 +109,14 @@ def test_what_is_no_rate_of_a_line_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("760M", 760e6), ("1.5B", 1.5e9), ("124,000,000", 124e6), ("2k", 2000), ("7", 7)],
+    [
+        ("760M", 760e6),
+        ("1e9", 1e9),
+        ("1.5B", 1.5e9),
+        ("124,000,000", 124e6),
+        ("2k", 2000),
+        ("7", 7),
+    ],
 )
 def test_a_count_is_read_as_people_write_it(text: str, count: float) -> None:
     assert units.parse_count(text) == count

@@ -124,6 +124,10 @@ def find_fleet(named: Path | None) -> Path | None:
         return here if here.is_file() else None
     if named == Path(HERE):
         return None
+    if named.is_dir():
+        raise FleetError(
+            f"{named} is a folder, and no fleet's file", fix=f"--fleet {named / FILE_NAME}"
+        )
     if not named.is_file():
         raise fault("fleet-missing", path=named)
     return named

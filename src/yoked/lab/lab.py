@@ -31,6 +31,7 @@ from yoked.lab.process import own_program
 from yoked.lab.shaping import Features
 from yoked.lab.state import LabState
 from yoked.lab.topology import Topology, from_json
+from yoked.lab.topology_load import shipped
 from yoked.paths import private_folder, state_root
 
 DOWN_DEADLINE_S = 10.0
@@ -164,7 +165,10 @@ class Lab(LabState):
                 if lab.name == name:
                     return lab
             up = f"; up: {names}" if labs else ""
-            raise LabError(f"no lab {name!r} is up{up}", fix=f"yoked lab up {name}")
+            raise LabError(
+                f"no lab {name!r} is up{up}",
+                fix=f"yoked lab up {name}" if name in shipped() else "yoked lab list",
+            )
         if not labs:
             raise LabError("no lab is up", fix="yoked lab up two-hosts-1gbe")
         if len(labs) > 1:

@@ -144,7 +144,8 @@ def _sync_reasons(plan: Plan) -> list[str]:
     fastest = next((each for each in same if each.sync not in OPT_IN), chosen)
     if chosen.sync == EXACT and fastest.sync != EXACT:
         more = fastest.tokens_per_second / chosen.tokens_per_second - 1
-        why = f"{fastest.sync} would be {more:.0%} faster: too little to lose exactness for"
+        much = f"{more:.0%}" if more >= 0.005 else "less than 1%"
+        why = f"{fastest.sync} would be {much} faster: too little to lose exactness for"
         return [why]
     if chosen.sync != EXACT and exact:
         more = chosen.tokens_per_second / exact[0].tokens_per_second - 1

@@ -188,11 +188,12 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
         if name not in known:
             if list(known) == [HERE] and not fleet.path.is_file():
                 raise UsageError(
-                    f"there is no yoked.toml here, so no host {name}",
+                    f"--host {name}: there is no yoked.toml here, so no such host",
                     fix=f"yoked init . {name}    or --fleet FILE",
                 )
             raise UsageError(
-                f"there is no host {name} in {fleet.path}", fix=f"there are: {', '.join(known)}"
+                f"--host {name}: there is none in {fleet.path}",
+                fix=f"there are: {', '.join(known)}",
             )
     hosts = tuple(host for host in fleet.hosts if not names or host.name in names)
     return dataclasses.replace(fleet, hosts=hosts)

@@ -60,6 +60,11 @@ def command(
             "ranks": None if rank is None else [rank],
             "streams": None if stream is None else [stream],
         }
+        if attempt is not None and attempt > record.attempt and not follow:
+            raise UsageError(
+                f"--attempt {attempt}: run {record.name} has no such one",
+                fix=f"it has attempts 0 to {record.attempt}",
+            )
         several = rank is None and record.ranks > 1
         for name, part in found.logs(names, wanted, output.note):
             content = part.content
@@ -88,7 +93,7 @@ def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[st
     """The hosts whose output is wanted; raises UsageError for what the run does not have."""
     if host is not None and host not in record.hosts:
         raise UsageError(
-            f"run {record.name} has no host {host!r} that answers",
+            f"--host {host}: run {record.name} has none of that name that answers",
             fix=f"its hosts: {', '.join(record.hosts)}",
         )
     if rank is None:
@@ -96,7 +101,7 @@ def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[st
     at = record.host_of(rank)
     if at is None or host not in (None, at):
         raise UsageError(
-            f"run {record.name} has no rank {rank} on a host that answers",
+            f"--rank {rank}: run {record.name} has no such one on a host that answers",
             fix=f"it has ranks 0 to {record.ranks - 1}",
         )
     return [at]

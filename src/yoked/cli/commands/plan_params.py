@@ -88,7 +88,11 @@ def plan_any_model(flags: AnyModelFlags, output: Output) -> None:
             flags.step_s, None, "--step-s", "above 0", lambda step_s: 0 < step_s < math.inf
         ),
     )
-    link = _DEFAULT_LINK_BIT_PER_S if flags.link is None else parse_link_bit_per_s(flags.link)
+    link = (
+        _DEFAULT_LINK_BIT_PER_S
+        if flags.link is None
+        else parse_link_bit_per_s(flags.link, "--link")
+    )
     measured = flags.efficiency is None
     output.result(
         payload(training, link, measured=measured),

@@ -68,6 +68,7 @@ def main(argv: list[str]) -> None:
             good_end.close()
             _let_gloo_finish()
             raise
+        end = end.with_traceback(_without_our_frames(end.__traceback__))
         _leave_word(job, attempt, rank, end, f"exit status {status}", status)
     except YokedError as problem:
         status = problem.exit_status

@@ -148,6 +148,7 @@ def test_a_program_ends_as_under_python(
     if words is not None and ended.error is not None:
         assert words in ended.error["what"]
         assert (ended.error["rank"], ended.error["exit_code"]) == (0, status)
+        assert "bootstrap/rank.py" not in ended.error["traceback"]
         assert ended.error["time_s"] > 0
 
 
