@@ -210,7 +210,9 @@ def _make(
         if "made" in made:
             return str(made["made"])
         say(f"{client.host}: pip there reaches no index; fetching its wheels here")
-    wheels = fetch_wheels(client.host, plan.base, wishes.requirements, options)
+    wheels = fetch_wheels(
+        client.host, plan.base, wishes.requirements, options, progress, size_bytes
+    )
     with _CABLE:
         sent_bytes = push_blobs(client, wheels, progress)
     say(f"{client.host}: {len(wheels)} wheels are there, {format_bytes(sent_bytes)} sent")

@@ -13,7 +13,7 @@ import sys
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from typing import Any
 from filelock import FileLock
 
 from yoked.agent.environments import last_errors
+from yoked.agent.install_progress import folder_bytes
 from yoked.core.faults import fault
 from yoked.core.fs import scratch_folder, sha256_of
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
+from yoked.launch.blobs import Progress
 from yoked.paths import cache_root, private_folder
 from yoked.units import format_bytes, plural
 
@@ -36,16 +38,28 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST_MAC = 11
 # Sizes are told before anything begins, and nobody waits long for them.
 _SIZES_S, _HEAD_S = 60.0, 10.0
+_LOOK_S = 1.0
 
 
 def fetch_wheels(
-    host: str, base: Mapping[str, Any], requirements: Sequence[str], options: Sequence[str]
+    host: str,
+    base: Mapping[str, Any],
+    requirements: Sequence[str],
+    options: Sequence[str],
+    progress: Progress | None = None,
+    size_bytes: int | None = None,
 ) -> dict[str, Path]:
     """Wheels that fit a host, {sha256: path}, from the cache where they have been fetched.
 
     host: its name in messages. base: what its agent answered to `environment_base`. options: for
-    pip. Raises HostError with what pip said.
+    pip. size_bytes: what they come to, as far as it is known. Raises HostError with what pip said.
     """
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            done = done if size_bytes is None else min(done, size_bytes)
+            progress.update("fetching", done, size_bytes, "bytes")
+
     folder = _folder(base, requirements, options)
     done = folder / "complete"
     private_folder(folder)
@@ -53,7 +67,7 @@ def fetch_wheels(
     with FileLock(folder / ".lock"):
         if not done.exists():
             (folder / "requirements.txt").write_text("\n".join(requirements) + "\n")
-            _download(host, base, folder, options)
+            _download(host, base, folder, options, tell)
             done.touch()
     return {sha256_of(path): path for path in sorted(folder.glob("*.whl"))}
 
@@ -63,12 +77,37 @@ def _folder(base: Mapping[str, Any], requirements: Sequence[str], options: Seque
     return cache_root() / "wheels" / hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def _download(host: str, base: Mapping[str, Any], folder: Path, options: Sequence[str]) -> None:
+def _download(
+    host: str,
+    base: Mapping[str, Any],
+    folder: Path,
+    options: Sequence[str],
+    tell: Callable[[int], None],
+) -> None:
+    """Have pip fetch wheels into a folder. tell: takes how many bytes have come, now and then."""
     command = [*_pip("download"), "--quiet", "--dest", str(folder)]
     command += _for_platform(base, options, folder / "requirements.txt")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise fault("wheels-not-found", host=host, said=last_errors(done.stderr), python=command[0])
+    # What comes is seen there; and /tmp may be too small for torch.
+    coming = folder / ".downloads"
+    shutil.rmtree(coming, ignore_errors=True)
+    private_folder(coming)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(coming)},
+    ) as pip:
+        said = None
+        while said is None:
+            try:
+                _, said = pip.communicate(timeout=_LOOK_S)
+            except subprocess.TimeoutExpired:
+                tell(folder_bytes(folder))
+    shutil.rmtree(coming, ignore_errors=True)
+    if pip.returncode != 0:
+        raise fault("wheels-not-found", host=host, said=last_errors(said), python=command[0])
 
 
 def _python_with_pip() -> str:

@@ -670,6 +670,28 @@ def test_an_environment_without_pip_takes_that_of_the_machine(
     assert [path.name for path in found.values()] == ["tinyone.whl"]
 
 
+def test_fetching_wheels_here_says_how_many_bytes_have_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = fake_base(tmp_path / "bin")
+    base.pip_does(
+        "import os, time; Path(os.environ['TMPDIR'], 'part').write_bytes(bytes(4000)); "
+        "time.sleep(1); Path(words[words.index('--dest') + 1], 'tinyone.whl').write_bytes(b'')"
+    )
+    monkeypatch.setattr("yoked.launch.wheels.sys.executable", str(base.python))
+    monkeypatch.setattr("yoked.launch.wheels._LOOK_S", 0.05)
+    told: list[tuple[object, ...]] = []
+
+    class Seen:
+        def update(self, *words: object) -> None:
+            told.append(words)
+
+    (wheel,) = fetch_wheels("attic", DEBIAN, ["tinyone==1.0"], [], Seen(), 3000).values()
+
+    assert ("fetching", 3000, 3000, "bytes") in told
+    assert not (wheel.parent / ".downloads").exists()
+
+
 # ---- how much, how far, and away again ----
 
 
