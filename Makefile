@@ -53,10 +53,11 @@ format: setup
 	$(BIN)/ruff format .
 
 # Equal files of equal sources: hatchling writes one date and sorted names.
-dist: setup
+dist:
+	@bash scripts/setup.sh build
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
-	@$(BIN)/python -c 'from yoked.core.source import SOURCE; print("next: pipx install", SOURCE)'
+	@PYTHONPATH=src $(BIN)/python -c 'from yoked.core.source import SOURCE; print("next: pipx install", SOURCE)'
 
 bench: setup
 	$(BIN)/python benchmarks/help_startup/bench.py
