@@ -33,7 +33,7 @@ def run_with_extra(problem: ModuleNotFoundError, tokens: Sequence[str]) -> Yoked
     """
     if (problem.name or "").partition(".")[0] not in _extra_modules():
         return None
-    python = _environment_here()
+    python = environment_here()
     if python is not None:
         program = _GO_ON.format(place=str(Path(yoked.__file__).parents[1]), called=sys.argv[0])
         sys.stdout.flush()
@@ -53,7 +53,7 @@ def _extra_modules() -> set[str]:
     return {found.group().replace("-", "_") for found in names if found}
 
 
-def _environment_here() -> Path | None:
+def environment_here() -> Path | None:
     """The Python of the environment; None: there is none, or it is what runs now."""
     from yoked.agent.environments import whole_environment
     from yoked.launch.requirements import requirements_digest, train_requirements

@@ -127,7 +127,7 @@ def test_undo_shows_what_install_made_and_removes_it_after_a_yes(
     made.mkdir(parents=True)
     (made / "file").write_text("x" * 1000)
 
-    shown = main(["install", "--undo"])
+    shown = main(["install", "--undo", "--host", "."])
     before = capsys.readouterr().out
     removed = main(["install", "--undo", "--yes", "--json"])
     payload = json.loads(capsys.readouterr().out)
@@ -135,7 +135,7 @@ def test_undo_shows_what_install_made_and_removes_it_after_a_yes(
 
     assert (shown, removed, nothing) == (0, 0, 0)
     assert f"would remove:\n  .: {made}, 1.00 kB\n" in before
-    assert "yoked install --undo --yes" in before
+    assert "next: yoked install --undo --host . --yes" in before
     assert [each["removed"] for each in payload["hosts"][0]["environments"]] == [True]
     assert not made.exists()
     assert capsys.readouterr().out.startswith("nothing that install made is there")

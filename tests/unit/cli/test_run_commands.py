@@ -342,6 +342,32 @@ def test_clean_removes_old_runs_and_leaves_those_that_run(
     assert (failed / "jobs" / "live").exists()
 
 
+@pytest.mark.parametrize(
+    ("module", "state", "goes"),
+    [
+        ("yoked.probe.worker", "finished", True),
+        ("yoked.probe.worker", "running", False),
+        # Its logs say why.
+        ("yoked.probe.worker", "failed", False),
+        ("yoked.train", "finished", False),
+    ],
+)
+def test_clean_removes_a_measurement_whose_command_was_killed(
+    module: str, state: str, goes: bool
+) -> None:
+    job = {
+        "program": {"kind": "module", "name": module},
+        "state": state,
+        "host_program": {"pid": 7},
+        "end": {},
+        "started_s": 100.0,
+        "ended_s": 110.0,
+        "now_s": 120.0,
+    }
+
+    assert clean._can_go(job, 60.0) is goes
+
+
 def test_clean_removes_what_is_left_of_a_removal_that_was_cut_short(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.schemas import conforms
 
+from yoked.cli.commands import here
 from yoked.cli.commands.up_person import Terminal
 from yoked.cli.main import main
 from yoked.cli.output import Output
@@ -264,6 +265,17 @@ def test_alone_it_names_the_first_command(
     assert main([]) == 0
 
     assert capsys.readouterr().out == snapshot
+
+
+def test_alone_it_does_not_propose_to_train_without_torch(
+    stands: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(here, "find_spec", lambda _: None)
+    monkeypatch.setattr(here, "environment_here", lambda: None)
+
+    assert main(["--json"]) == 0
+
+    assert told(capsys)["next"] == ["yoked up HOST...", "yoked up ."]
 
 
 def test_alone_it_says_what_is_done_and_what_is_next(

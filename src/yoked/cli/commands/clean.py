@@ -26,6 +26,7 @@ from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.remote.ssh import control_folder
 from yoked.text import one_line
 from yoked.units import format_bytes, format_duration, parse_duration_s
+from yoked.workflows.probe_job import WORKER
 
 # As the agents of hosts tell it, by host.
 Found = dict[str, list[dict[str, Any]]]
@@ -167,9 +168,15 @@ def _ask(hosts: Hosts, litter: Litter, name: str, **args: Any) -> dict[str, Any]
 
 
 def _can_go(job: dict[str, Any], age_s: float) -> bool:
-    """Whether a job never began, or ended so long ago by its own host's clock."""
+    """Whether a job never began, or ended so long ago by its own host's clock.
+
+    A measurement that came to its end was removed by its command, unless that was killed.
+    """
     if job["state"] in ("running", "prepared"):
         return False
+    program = job["program"] or {}
+    if program.get("name") == WORKER and job["state"] == "finished":
+        return True
     never_began = job["host_program"] is None and job["end"] is None
     last_s = job["ended_s"] or job["started_s"]
     return never_began or (last_s is not None and job["now_s"] - last_s > age_s)

@@ -9,10 +9,12 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from yoked.cli.output import Output
+from yoked.cli.train_extra import environment_here
 from yoked.fleet.file import FILE_NAME, read_fleet
 from yoked.fleet.model import Fleet
 from yoked.probe.store import path_for
@@ -50,7 +52,7 @@ def command(*, json_output: bool) -> int:
     runs = list_runs(_RUNS)
     train = _Place("train", "no run yet", None)
     if runs:
-        said = f"{plural(len(runs), 'run')}, the newest {runs[0].name}"
+        said = f"{plural(len(runs), 'run')}, the newest: {runs[0].name}"
         train = _Place("train", said, runs[0].stat().st_mtime)
     if path.is_file():
         fleet = read_fleet(path)
@@ -64,7 +66,9 @@ def command(*, json_output: bool) -> int:
         verdict = f"there is no {path} in this folder"
         commands = [
             "yoked up HOST...    your machines by their ssh names; `.` is this one",
-            "yoked train    on this machine alone",
+            "yoked train    on this machine alone"
+            if find_spec("torch") or environment_here()
+            else "yoked up .    prepares this machine alone: it has no torch yet",
         ]
     output.result(
         {
