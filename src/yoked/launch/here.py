@@ -226,7 +226,7 @@ def _require_idle(run: LocalRun, view: View) -> None:
                     *(("--run NAME with another name starts a run of its own",) * run.is_new),
                 ),
             )
-        view.note(f"run {job.run} goes on on this machine: both are slower")
+        view.note(f"run {job.run} is running on this machine: both are slower")
 
 
 def _leaves_no_trace(run: LocalRun, problem: BaseException | None) -> bool:

@@ -95,7 +95,7 @@ def run_job(
         for record in records:
             if record.active:
                 view.note(
-                    f"run {record.name} goes on on {listed(list(record.hosts))}: both are slower"
+                    f"run {record.name} is running on {listed(record.hosts)}: both are slower"
                 )
         connect_s = time.monotonic() - began_s
         stage.doing("starting on all hosts")

@@ -165,6 +165,10 @@ def test_a_file_is_written_and_the_next_command_named(
     assert (empty_folder / "run.yaml").read_text() == "text\n"
     assert stdout.getvalue() == snapshot
 
+    report(flags, Manifest("job", "more\n"), Output(json_mode=False, stdout=io.StringIO()))
+    assert (empty_folder / "run.yaml").read_text() == "more\n"
+    assert (empty_folder / "run.yaml.old").read_text() == "text\n"
+
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_file_that_holds_a_secret_is_its_owners_alone(empty_folder: Path, there: bool) -> None:

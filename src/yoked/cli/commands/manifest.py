@@ -154,8 +154,12 @@ def report(flags: ManifestFlags, made: Manifest, output: Output) -> int:
     file = flags.output
     if file is not None:
         try:
+            if file.is_file():
+                # Somebody may have changed it.
+                old = file.replace(file.with_name(f"{file.name}.old"))
+                output.note(f"the {file.name} that was there is {old} now")
             if made.holds_secret:
-                # Before the text is in it, and also where the file is an old one.
+                # Before the text is in it, and also where it is no plain file.
                 file.touch(0o600)
                 file.chmod(0o600)
             file.write_text(made.text, encoding="utf-8")
