@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pwd
@@ -109,6 +110,24 @@ with Lab.up(load("two-hosts-100mbit")) as lab:
     saw["notes"] = lab.notes
 saw["machine"] = [(home / ".profile").read_text(), sorted(os.listdir(home))]
 print(json.dumps(saw))
+"""
+
+# In a home below a folder of somebody else's.
+DEEP = """
+import json
+from pathlib import Path
+from yoked.lab.lab import Lab
+from yoked.lab.topology_load import load
+
+home = Path.home()
+(home / "mine").mkdir()
+with Lab.up(load("two-hosts-100mbit")) as lab:
+    alpha = lab.host("alpha")
+    alpha.run(["sh", "-c", "echo new > ~/mine/new"])
+    lab.stop_host("alpha")
+    lab.start_host("alpha")
+    saw = lab.host("alpha").run(["sh", "-c", "cat ~/mine/new"]).stdout
+print(json.dumps([saw, (home / "mine" / "new").exists(), (home / ".ssh").exists(), lab.notes]))
 """
 
 
@@ -263,6 +282,30 @@ def test_a_home_with_a_mount_below_is_copied_and_the_users_own_files_stay(
     assert saw["beta"] == "the machine's"
     assert [note for note in saw["notes"] if " large " in f" {note}"]
     assert saw["machine"] == ["the machine's", [".profile", "data", "large", "mine", "state"]]
+
+
+def test_hosts_write_to_a_home_below_folders_of_others(ordinary: Ordinary) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs a second user")
+    if (reason := _why_not(ordinary)) is not None:
+        pytest.skip(f"no lab without root on this machine: {reason}")
+    # /tmp is the hosts' own.
+    above = Path(tempfile.mkdtemp(prefix="yoked-home-", dir="/var/tmp"))
+    try:
+        above.chmod(0o755)
+        home = above / "ada"
+        home.mkdir()
+        os.chown(home, ordinary.how["user"], ordinary.how["group"])
+        environment = {**ordinary.environment, "HOME": str(home)}
+
+        done = dataclasses.replace(ordinary, environment=environment).run(DEEP)
+    finally:
+        shutil.rmtree(above)
+
+    assert done.returncode == 0, done.stderr
+    saw, *left, notes = json.loads(done.stdout)
+    assert (saw, left) == ("new\n", [False, False])
+    assert not [note for note in notes if "ssh" in note]
 
 
 def test_a_lab_of_an_ordinary_user_leaves_nothing(walk: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ beside it are copied into the storage. /dev, /proc, /run, /sys and /tmp are new.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -39,6 +40,7 @@ class FileTree:
 
     storage: Path
     user_namespace: bool
+    home: str
     carried: tuple[str, ...] = ()
     """Folders that hosts need although they lie below a new one: a checkout in /tmp, say."""
     notes: list[str] = field(default_factory=list)
@@ -57,6 +59,7 @@ class FileTree:
         self._make_tmp()
         for path in self.carried:
             self._carry(path)
+        self._open_home()
         self._make_dev()
         self._make_proc_and_sys()
 
@@ -173,6 +176,17 @@ class FileTree:
         if below_new and not os.path.exists(target):
             os.makedirs(target)
             self._show(path, target)
+
+    def _open_home(self) -> None:
+        """Below folders of other users, an ordinary user's overlay takes nothing; its own does."""
+        home = os.path.realpath(self.home)
+        target = self.root + home
+        try:
+            os.mkdir(f"{target}/.yoked-lab")
+            os.rmdir(f"{target}/.yoked-lab")
+        except OSError as problem:
+            if problem.errno == errno.EOVERFLOW:
+                self._show(home, target)
 
     def _make_dev(self) -> None:
         dev = f"{self.root}/dev"

@@ -83,7 +83,7 @@ def _live(config: dict[str, Any], storage: Path, channel: socket.socket, reader:
     mark = storage / "booted"
     first_time = not mark.exists()
     mark.touch()
-    tree = FileTree(storage, config["user"] is not None, tuple(config["carried"]))
+    tree = FileTree(storage, config["user"] is not None, config["home"], tuple(config["carried"]))
     tree.build()
     tree.enter()
     _settle(config, first_time)

@@ -44,7 +44,7 @@ def test_mount_points_are_read_with_their_blanks_and_accents() -> None:
 
 @pytest.mark.usefixtures("machine_mounts")
 def test_mounts_that_hold_no_files_are_not_shown_to_hosts(tmp_path: Path) -> None:
-    tree = FileTree(tmp_path, user_namespace=False)
+    tree = FileTree(tmp_path, user_namespace=False, home="/home/ada")
 
     assert tree._mounts == ["/", "/home/ada/my disk", "/mnt/café\ttab"]
     assert tree._virtual == {"/proc", "/sys", "/proc/sys/fs/binfmt_misc"}
