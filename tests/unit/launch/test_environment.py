@@ -759,12 +759,18 @@ def test_an_environment_that_a_process_uses_stays(
     agent: AgentClient, base: FakeBase, own_data: Path
 ) -> None:
     made = Path(install(agent, base).python).parents[1]
-    user = subprocess.Popen(["sh", "-c", f"sleep 60; : {made}/bin/python"])
-    try:
-        (left,) = environments_of(agent, remove=True)
-    finally:
-        user.kill()
-        user.wait()
+    user = subprocess.Popen(
+        ["sh", "-c", f"echo; sleep 60; : {made}/bin/python"], stdout=subprocess.PIPE
+    )
+    assert user.stdout is not None
+    with user.stdout:
+        # The kernel has its command line a moment after it begins.
+        user.stdout.readline()
+        try:
+            (left,) = environments_of(agent, remove=True)
+        finally:
+            user.kill()
+            user.wait()
 
     assert (left["removed"], left["why"]) == (False, "used")
     assert made.is_dir()
