@@ -172,7 +172,7 @@ def test_a_file_is_not_touched_on_a_full_disk_where_writing_would_empty_it(
 
 
 def test_a_wrong_clock_is_seen_by_new_programs_of_that_host_only(acts: Any) -> None:
-    clocks = "import time; print(time.time(), time.monotonic())"
+    clocks = "import time; time.sleep(0.01); print(time.time(), time.monotonic())"
 
     def ahead_s(host: str) -> float:
         return float(acts.python(host, clocks).split()[0]) - time.time()

@@ -30,7 +30,21 @@ if not libc.sem_open(semaphore, os.O_CREAT, 0o600, 1):
     sys.exit(os.strerror(ctypes.get_errno()))
 os.ftruncate(libc.shm_open(memory, os.O_CREAT | os.O_RDWR, 0o600), 4096)
 """
-_PRELOAD, _FAKETIMERC = "/etc/ld.so.preload", "/etc/faketimerc"
+# libfaketime 0.9.10 refuses to sleep until a moment of the monotonic clock, where that is not to be
+# faked: every time.sleep of Python 3.11 and later fails with EINVAL. This sleeps without it.
+_SLEEP = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left)
+{
+    return syscall(SYS_clock_nanosleep, clock, flags, until, left) == -1 ? errno : 0;
+}
+"""
+_COMPILE = 'cc -shared -fPIC -o "$1" -x c -'
+_PRELOAD, _FAKETIMERC, _SLEEPS = "/etc/ld.so.preload", "/etc/faketimerc", "/etc/yoked-sleep.so"
 
 
 class PowerGone(Effect):
@@ -107,21 +121,25 @@ class ClockSkew(Effect):
         host = context.writable(fault.host)
         host.run(["python3", "-c", _SHARE, *CLOCK_SHARED])
         host.write_text(_FAKETIMERC, f"{fault[self.skew_s]:+.3f}\n")
-        library = _faketime()
-        now = host.read_text(_PRELOAD) if host.exists(_PRELOAD) else ""
-        if library not in now.split():
-            host.write_text(_PRELOAD, f"{now.strip()}\n{library}\n".lstrip())
+        compiler = ["sh", "-c", _COMPILE, "sh", _SLEEPS]
+        able = host.run(compiler, input=_SLEEP, check=False, as_root=True).returncode == 0
+        ours = [_SLEEPS, _faketime()] if able else [_faketime()]
+        now = host.read_text(_PRELOAD).split() if host.exists(_PRELOAD) else []
+        others = [each for each in now if each not in ours]
+        host.write_text(_PRELOAD, "".join(f"{each}\n" for each in (*others, *ours)))
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
         """Programs that run keep the wrong clock."""
         host = context.writable(fault.host)
         if host.exists(_PRELOAD):
-            others = [each for each in host.read_text(_PRELOAD).split() if each != _faketime()]
+            ours = (_SLEEPS, _faketime())
+            others = [each for each in host.read_text(_PRELOAD).split() if each not in ours]
             if others:
                 host.write_text(_PRELOAD, "".join(f"{each}\n" for each in others))
             else:
                 host.remove(_PRELOAD)
         host.remove(_FAKETIMERC)
+        host.remove(_SLEEPS)
         semaphore, memory = (name.removeprefix("/") for name in CLOCK_SHARED)
         host.run(["rm", "-f", f"/dev/shm/sem.{semaphore}", f"/dev/shm/{memory}"])  # noqa: S108
 
