@@ -77,6 +77,11 @@ def with_config_file(config: TrainConfig, others: type | None = None) -> FileFla
         return FileFlags(config, {})
     if path.is_dir():
         path = path / "run.json"
+        if not path.exists():
+            raise UsageError(
+                f"--config {config.config_file}: this folder has no run.json",
+                fix="name a file of flags, or the folder of a run",
+            )
     text, content = _read(path)
     more: dict[str, Any] = {}
     if {"config", "hosts"} <= content.keys():

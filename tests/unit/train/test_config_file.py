@@ -100,6 +100,11 @@ def test_a_file_that_is_not_there_is_an_error(here: Path, snapshot: SnapshotAsse
     assert str(caught.value) == snapshot
 
 
+def test_a_folder_that_is_no_run_is_named_as_it_was_typed(here: Path) -> None:
+    with pytest.raises(UsageError, match="--config [.]: this folder has no run.json"):
+        parse_flags(["--config", "."])
+
+
 def test_every_flag_of_training_may_stand_in_a_file() -> None:
     names = flag_names(TrainConfig)
 
