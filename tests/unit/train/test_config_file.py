@@ -101,7 +101,7 @@ def test_a_file_that_is_not_there_is_an_error(here: Path, snapshot: SnapshotAsse
 
 
 def test_a_folder_that_is_no_run_is_named_as_it_was_typed(here: Path) -> None:
-    with pytest.raises(UsageError, match="--config [.]: this folder has no run.json"):
+    with pytest.raises(UsageError, match=r"--config \.: this folder has no run\.json"):
         parse_flags(["--config", "."])
 
 
