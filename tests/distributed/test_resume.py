@@ -183,6 +183,7 @@ def test_a_run_killed_before_its_first_checkpoint_keeps_its_origin(lab: Any) -> 
     ended = lab.train("killed", "--resume").end()
 
     assert ended.status == 0, ended.stderr
+    assert "saved no checkpoint" in ended.stderr
     assert lab.curve("killed").losses == lab.curve("whole").losses
     assert lab.curve("killed").losses[0] < lab.curve("parent").losses[0] - 0.01
 

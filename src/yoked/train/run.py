@@ -239,6 +239,8 @@ class TrainingRun:
         lines = start_lines(setup, self.outlook)
         if self.first_step:
             lines.append(f"going on from step {self.first_step:,}")
+        elif self.origin.resumes:
+            lines.append("beginning anew: the run had saved no checkpoint")
         if setup.config.verbose:
             lines += self._all_choices()
         names = rank_names([host["name"] for host in setup.hosts])
