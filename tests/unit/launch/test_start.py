@@ -24,6 +24,7 @@ from yoked.launch.start import (
     plan_nodes,
     rank_environment,
 )
+from yoked.remote.client import RemoteBug
 
 FACTS: dict[str, Any] = {"state": "/home/me/.local/state/yoked", "usable_cores": 6, "path": "/bin"}
 
@@ -287,3 +288,18 @@ def test_ranks_of_several_hosts_do_not_meet_through_a_file() -> None:
     spec = job_spec(order(file_store=True), [node("a"), node("b")], "abc", 0, 0)
 
     assert not spec["file_store"]
+
+
+def test_a_host_that_cannot_clean_up_does_not_hide_why_the_launch_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(name: str, **_: Any) -> dict[str, Any]:
+        if name == "job_start":
+            raise HostError("attic: the disk is full")
+        raise RemoteBug("on attic: OSError(22)")
+
+    attic = node("attic")
+    monkeypatch.setattr(attic.client, "call", answer)
+
+    with pytest.raises(HostError, match="the disk is full"):
+        start._prepare_all(order(), [attic], "0123456789ab", ["/yoked"], None, [{}])
