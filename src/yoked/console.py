@@ -16,6 +16,8 @@ from yoked.paths import LIVE_NAME
 from yoked.units import format_bytes, format_count, format_duration
 
 _REDRAW_S = 0.1
+# In a log or a pipe, in which each line stays.
+_LINE_EVERY_S = 30.0
 
 
 def stderr_console() -> Console:
@@ -78,29 +80,33 @@ class LiveLine:
 class StageProgress:
     """One line that follows long work: stage, amount, rate and time left.
 
-    Quiet where nobody sees a `LiveLine`. `update` may be called as often as one likes.
+    Where nobody sees a `LiveLine`, a line of its own every 30 s. `update` may be called as often
+    as one likes.
     """
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._live = LiveLine(console)
         self._stage = ""
         self._started_s = self._drawn_s = 0.0
         self._first = 0
         self._is_amount = True
+        self._said_s = time.monotonic()
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Say that `done` of `total` (None: unknown) units of a stage are finished."""
-        if not self._live.is_seen:
-            return
-        now_s = time.monotonic()
+        now_s, is_seen = time.monotonic(), self._live.is_seen
         if stage != self._stage:
             self.close()
             self._stage, self._started_s, self._first = stage, now_s, done
             self._drawn_s = 0.0
-        if now_s - self._drawn_s >= _REDRAW_S or done == total:
+        if is_seen and (now_s - self._drawn_s >= _REDRAW_S or done == total):
             self._drawn_s = now_s
+            self._live.draw(LiveText.of(self._line(done, total, unit, now_s - self._started_s)))
+        elif not is_seen and now_s - self._said_s >= _LINE_EVERY_S:
+            self._said_s = now_s
             line = self._line(done, total, unit, now_s - self._started_s)
-            self._live.draw(LiveText.of(line))
+            self._console.print(line, markup=False)
 
     def doing(self, what: str) -> None:
         """Say what goes on now, of which no amount is known. Nothing of it stays."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,27 @@ def test_progress_is_quiet_where_there_is_no_terminal() -> None:
     progress.close()
 
     assert stream.getvalue() == ""
+
+
+def test_in_a_pipe_long_work_says_now_and_then_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    stream = io.StringIO()
+    progress = StageProgress(Console(file=stream, width=80))
+    for done in range(100):
+        now_s += 1.0
+        # Stages that alternate, as those of two hosts.
+        progress.update(f"fetching wheel {done % 2}", done, 100, "B")
+    progress.close()
+
+    lines = stream.getvalue().splitlines()
+    assert [line.partition(",")[0] for line in lines] == [
+        "fetching wheel 1: 29 B of 100 B",
+        "fetching wheel 1: 59 B of 100 B",
+        "fetching wheel 1: 89 B of 100 B",
+    ]
 
 
 def test_progress_says_stage_amount_and_share_on_a_terminal() -> None:

@@ -89,7 +89,11 @@ class JobEnd:
             return f"run {self.run} goes on"
         restarts = self.attempt
         again = f", after {restarts} restart{'s' * (restarts != 1)}" if restarts else ""
-        return f"run {self.run} {_BECAME[self.state]}{again}"
+        became = _BECAME[self.state]
+        if self.state == "interrupted" and self.record.trains and self.record.progress:
+            # A training saves at its end, and has nothing to save before its first step.
+            became += " after it had saved"
+        return f"run {self.run} {became}{again}"
 
     @property
     def evidence(self) -> list[str]:
@@ -142,7 +146,7 @@ _BECAME = {
     "finished": "finished",
     "failed": "failed",
     "stopped": "was stopped",
-    "interrupted": "was stopped after it had saved",
+    "interrupted": "was stopped",
     "lost": "ended, and nobody saw how",
 }
 

@@ -136,7 +136,7 @@ def test_a_name_that_is_not_there_gets_the_nearest(snapshot: SnapshotAssertion) 
     [
         ("finished", 0, "run try finished"),
         ("failed", 1, "run try failed"),
-        ("interrupted", 130, "run try was stopped after it had saved"),
+        ("interrupted", 130, "run try was stopped"),
         ("stopped", 143, "run try was stopped"),
         ("lost", 1, "run try ended, and nobody saw how"),
     ],
@@ -145,6 +145,16 @@ def test_an_end_is_told_with_its_exit_status(state: str, code: int, said: str) -
     end = JobEnd(record(told(0, state)))
 
     assert (end.exit_code, end.verdict) == (code, said)
+
+
+def test_only_a_training_that_took_a_step_has_saved() -> None:
+    training = {**told(0, "interrupted", "night"), "trains": "night"}
+
+    before = JobEnd(record({**training, "progress": None}))
+    after = JobEnd(record({**training, "progress": {"step": 5, "loss": 3.0}}))
+
+    assert before.verdict == "run night was stopped"
+    assert after.verdict == "run night was stopped after it had saved"
 
 
 def test_a_failure_shows_the_cause_the_last_lines_and_what_to_do(
