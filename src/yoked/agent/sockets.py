@@ -35,6 +35,7 @@ from yoked.agent.listeners import leave_out
 from yoked.agent.listening import MOST_AT_ONCE, accepted, open_listeners
 from yoked.agent.routes import source_of
 from yoked.agent.server import Call
+from yoked.errors import HostError
 
 # The longest that a listener lives, whatever its controller does.
 LISTEN_S = 60.0
@@ -75,7 +76,7 @@ def answer_listen(call: Call) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         listeners: list[socket.socket] = []
         ports: list[int | None] = []
-        for group in [open_listeners(), *map(_open_or_none, call.args.get("more") or ())]:
+        for group in [_open_any(), *map(_open_or_none, call.args.get("more") or ())]:
             ports.append(group[0].getsockname()[1] if group else None)
             for listener in group or ():
                 listeners.append(stack.enter_context(listener))
@@ -88,6 +89,17 @@ def answer_listen(call: Call) -> dict[str, Any]:
                 pool.submit(guests.welcome, connection)
         guests.dismiss()
     return {"came": sorted(guests.came)}
+
+
+def _open_any() -> list[socket.socket]:
+    """Listeners at a port that the kernel picks. Raises HostError where it has none to give."""
+    try:
+        return open_listeners()
+    except OSError as problem:
+        raise HostError(
+            f"the kernel has no port to listen at: {problem.strerror}",
+            fix="yoked doctor    says from which it picks, and how many are taken",
+        ) from problem
 
 
 def _open_or_none(port: int) -> list[socket.socket] | None:

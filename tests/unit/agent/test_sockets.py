@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 from tests.unit.agent.fake_call import FakeCall
 
+from yoked.agent import sockets
 from yoked.agent.sockets import answer_dial, answer_listen
+from yoked.errors import HostError
 
 TOKEN = "31415926"
 DEADLINE_S = 10.0
@@ -76,6 +78,16 @@ def test_who_answers_says_who_it_is_and_who_came() -> None:
     assert answer["rtt_s"] > 0
     assert answer["goodput_bytes_per_s"] is None
     assert listener.came == ["alpha"]
+
+
+def test_a_kernel_without_a_free_port_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(port: int = 0) -> list[socket.socket]:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(sockets, "open_listeners", taken)
+
+    with pytest.raises(HostError, match="no port to listen at: Address already in use"):
+        answer_listen(FakeCall(token="x", host="beta"))
 
 
 def test_it_listens_on_both_families() -> None:
