@@ -157,6 +157,11 @@ MISTAKES = {
         Mistake("logs night --rank 7", "", ("yoked logs night --rank 0",)),
         Mistake("logs night --host gamma", "", ("yoked logs night",)),
     ),
+    "diagnose": (
+        Mistake("diagnose nigt", "did you mean night?", ("yoked diagnose night",)),
+        meant("diagnose night --jsn", "diagnose night --json"),
+        Mistake("diagnose night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+    ),
     "stop": (
         Mistake("stop nigt", "did you mean night?", ("yoked stop night",)),
         meant("stop night --jsn", "stop night --json"),

@@ -31,6 +31,7 @@ pytestmark = [
 ]
 
 HERE = Path(__file__).parent
+ACTS = HERE / "host_acts.py"
 SOURCE = HERE.parents[1] / "src"
 DEADLINE_S = 60.0
 HOSTS = ({"host": "alpha", "address": "127.0.0.1"}, {"host": "beta", "address": "127.0.0.2"})
@@ -57,12 +58,22 @@ class Pair:
             listener.listen(8)
             yield listener
 
-    def start(self, act: str, *, restarts: int = 0) -> None:
+    def start(self, act: str, **more: Any) -> None:
+        """more: as in `start_one`."""
         with self.port() as listener:
             for node in range(len(HOSTS)):
-                self.start_one(node, act, listener, restarts=restarts)
+                self.start_one(node, act, listener, **more)
 
-    def start_one(self, node: int, act: str, listener: socket.socket, *, restarts: int = 0) -> None:
+    def start_one(
+        self,
+        node: int,
+        act: str,
+        listener: socket.socket,
+        *,
+        restarts: int = 0,
+        program: Path = ACTS,
+        ends_held_up: bool = False,
+    ) -> None:
         folder = self.folder(node)
         (folder / "logs").mkdir(parents=True)
         job = {
@@ -75,8 +86,9 @@ class Pair:
             "control_port": listener.getsockname()[1],
             "control_fd": None if node else listener.fileno(),
             "restarts": restarts,
+            "ends_held_up": ends_held_up,
             "resume_args": ["--resume"],
-            "program": {"kind": "script", "name": str(HERE / "host_acts.py"), "args": [act]},
+            "program": {"kind": "script", "name": str(program), "args": [act]},
             "cwd": str(self.root),
             "bootstrap": False,
         }

@@ -9,6 +9,7 @@
   heartbeat.json    once a second: time, CPU seconds, resident bytes, processes
   stop.json         what `job_stop` was asked for
   refused.json      node 0's: connections that were not the run's, and words that were no notices
+  diagnosis.json    why the run stands, as the host program can tell while it goes on
   outcome.json      the host program's last act: how the run went, as all hosts agreed
   end.json          the supervisor's: exit status or signal; nothing of the job runs any more
   logs/, errors/    what the ranks wrote

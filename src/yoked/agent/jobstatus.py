@@ -61,6 +61,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "failure": job.failure() if state not in ACTIVE else None,
         "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
         "progress": training_progress(_run_folder(job, spec)),
+        "diagnosis": job.read("diagnosis.json") or None,
         "refused": job.read("refused.json") or None,
         "size_bytes": size_bytes(job.path) if sizes else None,
     }

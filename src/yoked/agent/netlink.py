@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 _GET_ROUTE, _GET_NEIGHBOURS = 26, 30
 _ERROR, _DONE = 2, 3
-_REQUEST, _DUMP = 0x1, 0x300
+_REQUEST, DUMP = 0x1, 0x300
+ROUTE = 0
 _HEADER = struct.Struct("=IHHII")
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _NEIGHBOUR = struct.Struct("=BBHiHBB")
@@ -60,8 +61,8 @@ def interface_to(address: str) -> str | None:
     family = socket.AF_INET if found.version == 4 else socket.AF_INET6
     target = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(found.packed), _RTA_DESTINATION) + found.packed
     body = _ROUTE.pack(family, found.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + target
-    for content in _ask(_GET_ROUTE, 0, body):
-        index = _attributes(content[_ROUTE.size :]).get(_RTA_INTERFACE)
+    for content in ask(ROUTE, _GET_ROUTE, 0, body):
+        index = attributes(content[_ROUTE.size :]).get(_RTA_INTERFACE)
         return None if index is None else _name(int.from_bytes(index, sys.byteorder))
     raise OSError("the kernel did not say")
 
@@ -69,9 +70,9 @@ def interface_to(address: str) -> str | None:
 def neighbours() -> Iterator[Neighbour]:
     """All that the kernel knows of addresses on its links."""
     body = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0, 0)
-    for content in _ask(_GET_NEIGHBOURS, _DUMP, body):
+    for content in ask(ROUTE, _GET_NEIGHBOURS, DUMP, body):
         _, _, _, index, state, _, _ = _NEIGHBOUR.unpack_from(content)
-        told = _attributes(content[_NEIGHBOUR.size :])
+        told = attributes(content[_NEIGHBOUR.size :])
         address = _text(told.get(_NDA_ADDRESS))
         if address is not None:
             hardware = told.get(_NDA_HARDWARE)
@@ -83,11 +84,13 @@ def neighbours() -> Iterator[Neighbour]:
             )
 
 
-def _ask(kind: int, flags: int, body: bytes) -> Iterator[bytes]:
-    """The kernel's answers to one request, without their headers. Raises OSError."""
+def ask(family: int, kind: int, flags: int, body: bytes) -> Iterator[bytes]:
+    """The kernel's answers to one request, without their headers. Raises OSError.
+
+    family: whom is asked, such as ROUTE.
+    """
     head = _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | flags, 1, 0)
-    # NETLINK_ROUTE is 0.
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as line:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family) as line:
         line.settimeout(_PATIENCE_S)
         line.send(head + body)
         while True:
@@ -99,7 +102,7 @@ def _ask(kind: int, flags: int, body: bytes) -> Iterator[bytes]:
                     number = -struct.unpack_from("=i", content)[0]
                     raise OSError(number, os.strerror(number))
                 yield content
-            if not flags & _DUMP:
+            if not flags & DUMP:
                 return
 
 
@@ -111,7 +114,8 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += _aligned(length)
 
 
-def _attributes(data: bytes) -> dict[int, bytes]:
+def attributes(data: bytes) -> dict[int, bytes]:
+    """What follows the fixed part of an answer, by kind."""
     found, at = {}, 0
     while at + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, at)

@@ -6,13 +6,16 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from cyclopts import Group, Parameter
 
 from yoked.cli.completers import checkpoints, run_names
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE
 from yoked.errors import UsageError
+
+if TYPE_CHECKING:
+    from yoked.launch.start import OnFault
 
 FLEET = Group("Fleet", sort_key=0)
 
@@ -84,6 +87,14 @@ class JobFlags:
     detach: Annotated[
         bool, switch(FLEET, "Return as soon as the job runs; `yoked attach` shows it.")
     ] = False
+    on_fault: Annotated[
+        Literal["report", "stop", "restart"],
+        flag(
+            FLEET,
+            "Where ranks do not get on and it is sure why: report it (`yoked diagnose`), stop the "
+            "run, or start it again, as often as --restarts says.",
+        ),
+    ] = "report"
     nice: Annotated[
         int | None,
         flag(
@@ -112,6 +123,12 @@ class JobFlags:
         if self.nice is not None and not 0 <= self.nice <= 19:
             raise UsageError(f"--nice {self.nice}: 0 to 19 is possible", fix="--nice 10")
         return self.nice
+
+    def resolved_on_fault(self) -> OnFault:
+        """What to do about ranks that do not get on."""
+        if self.on_fault == "restart" and not self.restarts:
+            raise UsageError("--on-fault restart: how often?", fix="--restarts 3")
+        return self.on_fault
 
     def checked_restarts(self) -> int:
         """Restarts; raises UsageError below 0."""

@@ -41,6 +41,7 @@ _GROUPS = {
         "runs:command",
         "attach:command",
         "logs:command",
+        "diagnose:command",
         "stop:command",
         "fetch:command",
         "plot:command",
@@ -68,7 +69,7 @@ _PAGES = ("--help", "-h", "--version")
 _OF_A_FLEET = frozenset(
     (
         *("up", "init", "install", "hosts", "doctor", "probe", "plan", "bench", "train", "run"),
-        *("runs", "attach", "logs", "stop", "fetch", "clean", "data push"),
+        *("runs", "attach", "logs", "diagnose", "stop", "fetch", "clean", "data push"),
     )
 )
 _OTHER_SUBJECT = frozenset(("--fleet", "--help", "--explain", "--params", "--simulate", "--from"))

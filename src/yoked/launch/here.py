@@ -30,7 +30,7 @@ from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
-from yoked.launch.start import Home, JobRequest, NodePlan, plan_nodes, start_job
+from yoked.launch.start import Home, JobRequest, NodePlan, OnFault, plan_nodes, start_job
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
@@ -77,6 +77,7 @@ class LocalRun:
     threads: int | None = None
     nice: int | None = None
     restarts: int = 0
+    on_fault: OnFault = "report"
     module: str = "yoked.train"
     is_new: bool = False
     flags: str = ""
@@ -156,6 +157,7 @@ def _start(run: LocalRun, job: str, nodes: list[NodePlan], approve: Callable[[],
         program=Program("module", run.module, arguments, None, resume_args=("--resume",)),
         ranks=run.ranks,
         restarts=run.restarts,
+        on_fault=run.on_fault,
         threads=run.threads,
         nice=run.nice,
         own_threads=True,

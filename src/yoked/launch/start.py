@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yoked
 from yoked.channel.credentials import make_credentials
@@ -36,6 +36,10 @@ HOST_MODULE = "yoked.launch.bootstrap.host"
 PREPARE_S = 60.0
 
 
+# What is done about a run whose ranks do not get on.
+OnFault = Literal["report", "stop", "restart"]
+
+
 @dataclass(frozen=True)
 class Home:
     """Where a job of this machine alone runs: in the person's own folder, of which nothing is
@@ -52,10 +56,11 @@ class JobRequest:
     told to compute on; auto: what yoked.toml says. nice: of the ranks, instead of yoked.toml's.
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
-    says that the program finds out by itself. env: added on every host. trains: the run of
-    `yoked train` that this job is a part of; a run that is resumed has several. file_store: the
-    ranks of one host can meet through a file. files: {name: text} of the job's folder. home: it
-    stays on this machine.
+    says that the program finds out by itself. on_fault: what hosts do that find out why ranks do
+    not get on; stop, restart: they end them, where it is sure. env: added on every host. trains:
+    the run of `yoked train` that this job is a part of; a run that is resumed has several.
+    file_store: the ranks of one host can meet through a file. files: {name: text} of the job's
+    folder. home: it stays on this machine.
     """
 
     run: str
@@ -63,6 +68,7 @@ class JobRequest:
     ranks: int | None = None
     device: str = "auto"
     restarts: int = 0
+    on_fault: OnFault = "report"
     nice: int | None = None
     threads: int | None = None
     own_threads: bool = False
@@ -332,6 +338,7 @@ def job_spec(
         "cwd": work_folder(request, nodes[number]),
         "bootstrap": request.bootstrap,
         "file_store": request.file_store and len(nodes) == 1,
+        "ends_held_up": request.on_fault in ("stop", "restart"),
         "nice": nodes[number].host.nice if request.nice is None else request.nice,
     }
 

@@ -406,6 +406,31 @@ _JOB = fields(
                 more=True,
             )
         ),
+        "diagnosis": optional(
+            fields(
+                {
+                    "attempt": count,
+                    "time_s": moment,
+                    "causes": all_of(
+                        fields(
+                            {
+                                "cause": line,
+                                "hosts": each(line),
+                                "rank": optional(count),
+                                "certainty": one_of("sure", "likely"),
+                                "since_s": number,
+                                "what": text,
+                                "fix": each(text),
+                            },
+                            needed=("cause", "hosts", "what"),
+                            more=True,
+                        )
+                    ),
+                },
+                needed=("causes",),
+                more=True,
+            )
+        ),
         "refused": optional(fields({"connections": count, "last": text}, more=True)),
         "size_bytes": optional(count),
     },

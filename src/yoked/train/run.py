@@ -22,6 +22,7 @@ from yoked.console import StageProgress
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.errors import CheckpointError, DivergedError
 from yoked.ranks.exchange import read_flag, read_list, read_nothing, read_whole
+from yoked.ranks.recorder import RECORDER
 from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
 from yoked.train.balance.text import idle_note, rank_names
@@ -331,6 +332,7 @@ class TrainingRun:
 
     def _after_step(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
+        RECORDER.step_done()
         eval_every, save_every = self.schedule.eval_every, self.schedule.save_every
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
         evaluates = eval_every is not None and (done % eval_every == 0 or last)
@@ -344,8 +346,9 @@ class TrainingRun:
             self.trainer.drain()
             self.trainer.state.require_equal(list(self.trainer.buffers.parameters), done)
         if evaluates:
-            self.trainer.gather_weights()
-            best = self._evaluate(done, progress)
+            with RECORDER.phase("evaluating"):
+                self.trainer.gather_weights()
+                best = self._evaluate(done, progress)
             # What a run was at its best is kept, unless nothing is to be saved before the end.
             aside = best and save_every is not None and not (saves or last)
         if saves or aside:
@@ -371,14 +374,15 @@ class TrainingRun:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
-        self.trainer.drain()
-        whole = self.trainer.state.gather()
-        run_on_all_ranks(self.comm, lambda: self._require_finite_weights(done))
-        if background:
-            self._write(done, whole, background=True, aside=aside)
-        else:
-            # No rank ends before the last checkpoint is complete: its end would end rank 0.
-            run_on_all_ranks(self.comm, lambda: self._write(done, whole, background=False))
+        with RECORDER.phase("saving"):
+            self.trainer.drain()
+            whole = self.trainer.state.gather()
+            run_on_all_ranks(self.comm, lambda: self._require_finite_weights(done))
+            if background:
+                self._write(done, whole, background=True, aside=aside)
+            else:
+                # No rank ends before the last checkpoint is complete: its end would end rank 0.
+                run_on_all_ranks(self.comm, lambda: self._write(done, whole, background=False))
 
     def _require_finite_weights(self, done: int) -> None:
         """A finite loss can be followed by weights that are not; they must not be saved."""

@@ -20,7 +20,7 @@ from yoked.launch.hosts import reconnecting
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
 from yoked.launch.registry import Record
-from yoked.launch.start import JobRequest, NodePlan
+from yoked.launch.start import JobRequest, NodePlan, OnFault
 from yoked.remote.client import host_wrote
 from yoked.runs import require_new
 from yoked.shape import amount, anything, quantity, require
@@ -79,20 +79,27 @@ def train_fleet(
     detach: bool,
     doctor: bool,
     restarts: int,
+    on_fault: OnFault,
     nice: int | None,
     fleet_flag: str,
 ) -> tuple[FleetJob, Mapping[str, Any] | None]:
     """Train on the hosts of a fleet; the job, and rank 0's result unless nobody waited for it.
 
     config: with its run named. detach, doctor: as in `run_job`. restarts: after so many failures.
-    nice: of the ranks, instead of yoked.toml's.
+    on_fault: as in JobRequest. nice: of the ranks, instead of yoked.toml's.
     fleet_flag: what a command line about these hosts ends with. The run's folder is on rank 0's
     host; what is small of it is copied into `--runs-dir` here.
     """
     results: list[Mapping[str, Any]] = []
     with scratch_folder("train") as folder:
         request = train_request(
-            config, folder, ranks=config.ranks, restarts=restarts, nice=nice, file_store=True
+            config,
+            folder,
+            ranks=config.ranks,
+            restarts=restarts,
+            on_fault=on_fault,
+            nice=nice,
+            file_store=True,
         )
 
         def before(nodes: list[NodePlan], records: list[Record]) -> JobRequest:

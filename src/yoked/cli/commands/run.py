@@ -71,6 +71,7 @@ def command(
         program=program,
         ranks=ranks,
         restarts=flags.checked_restarts(),
+        on_fault=flags.resolved_on_fault(),
         nice=flags.checked_nice(),
         threads=threads,
         bootstrap=bootstrap,

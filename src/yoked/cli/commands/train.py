@@ -97,6 +97,7 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
         detach=flags.detach,
         doctor=flags.doctor,
         restarts=flags.checked_restarts(),
+        on_fault=flags.resolved_on_fault(),
         nice=flags.checked_nice(),
         fleet_flag=flag,
     )
@@ -120,6 +121,7 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
         threads=config.thread_count,
         nice=flags.checked_nice(),
         restarts=flags.checked_restarts(),
+        on_fault=flags.resolved_on_fault(),
         is_new=not config.goes_on,
         flags=flag,
         go_on=f"yoked train --resume --run {where}{flag}",

@@ -30,10 +30,12 @@ from yoked.channel.names import LOOPBACK
 from yoked.channel.peer import Peer
 from yoked.channel.tls import client_context, node_name, server_context
 from yoked.core.schema import decode
+from yoked.diagnosis.vitals import Vitals
 from yoked.errors import HostError
 from yoked.launch.bootstrap.coordinator import Beat, CutOff, Event, Joined, Left
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.notice import CONNECT_S, Notice
+from yoked.launch.bootstrap.watch import Told
 
 _PERIOD_S = 0.2
 # Once a host has reported it has nothing left to do but to hear what was decided.
@@ -45,10 +47,10 @@ REFUSED_NAME = "refused.json"
 class Control:
     """This host's seat among the hosts. `close` ends its thread.
 
-    post: takes what happens, from a thread of its own: Joined, Beat, Left, CutOff.
+    post: takes what happens, from a thread of its own: Joined, Beat, Left, CutOff, Told.
     """
 
-    def __init__(self, job: Job, post: Callable[[Event], None]) -> None:
+    def __init__(self, job: Job, post: Callable[[Event | Told], None]) -> None:
         self.job = job
         self.post = post
         # Where ranks of this host reach the store, on its loopback. Node 0 is told by who serves
@@ -67,6 +69,11 @@ class Control:
         if notice != self._own:
             self._own = notice
             self.hurry()
+
+    def tell(self, vitals: Vitals) -> None:
+        """Have the others know how this host's ranks are."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._seat.send_vitals, self.job.node_rank, vitals)
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Send what is unsent and end; a connection that hangs is left behind."""
@@ -155,6 +162,12 @@ class _FirstSeat:
         for peer in self._hub.peers.values():
             self._send(peer)
 
+    def send_vitals(self, node: int, vitals: Vitals) -> None:
+        """Tell all hosts but that one itself how its ranks are."""
+        for peer in self._hub.peers.values() if self._hub is not None else ():
+            if peer.node != node:
+                _send_vitals(peer, node, vitals)
+
     def check(self) -> None:
         """Note refused connections where a person finds them. Raises what ended the listener."""
         assert self._hub is not None
@@ -184,6 +197,14 @@ class _FirstSeat:
             await self._hub.close()
 
     def _on_word(self, node: int, word: dict[str, Any]) -> None:
+        if "vitals" in word:
+            # Of itself alone.
+            if (vitals := _vitals(word, node)) is None:
+                self._bad_words += 1
+                return
+            self._control.post(Told(node, vitals))
+            self.send_vitals(node, vitals)
+            return
         try:
             notice = decode(Notice, word["notices"][str(node)])
         except (ValueError, KeyError, TypeError):
@@ -248,6 +269,11 @@ class _OtherSeat:
         assert self._peer is not None
         _send_notices(self._peer, {str(self._job.node_rank): own}, {})
 
+    def send_vitals(self, node: int, vitals: Vitals) -> None:
+        """Tell node 0 how this host's ranks are."""
+        if self._peer is not None:
+            _send_vitals(self._peer, node, vitals)
+
     def check(self) -> None:
         """Raise HostError when the connection to node 0 has ended."""
         if self._listening is not None and self._listening.done():
@@ -267,6 +293,12 @@ class _OtherSeat:
             await asyncio.gather(self._listening, return_exceptions=True)
 
     def _on_word(self, word: dict[str, Any]) -> None:
+        if "vitals" in word:
+            for node in range(len(self._job.nodes)):
+                vitals = _vitals(word, node)
+                if node != self._job.node_rank and vitals is not None:
+                    self._control.post(Told(node, vitals))
+            return
         told, beats, gone = (word.get(name) for name in ("notices", "beats", "gone"))
         if not (isinstance(told, dict) and isinstance(beats, dict) and isinstance(gone, list)):
             return
@@ -293,6 +325,21 @@ def _send_notices(peer: Peer, notices: Mapping[str, Notice], more: Mapping[str, 
     except ValueError:
         brief = {node: asdict(one.brief()) for node, one in notices.items()}
         peer.send_word({**more, "notices": brief})
+
+
+def _send_vitals(peer: Peer, node: int, vitals: Vitals) -> None:
+    # One too long is left out: nothing is known then, which is no evidence.
+    with contextlib.suppress(ValueError):
+        peer.send_word({"vitals": {str(node): asdict(vitals)}})
+
+
+def _vitals(word: Mapping[str, Any], node: int) -> Vitals | None:
+    """What a word has of a host; None: nothing, or nothing that fits."""
+    try:
+        vitals: Vitals = decode(Vitals, word["vitals"][str(node)])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return vitals
 
 
 def _context(make: Callable[[Path], ssl.SSLContext], job: Job) -> ssl.SSLContext:

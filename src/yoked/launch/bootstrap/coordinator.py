@@ -24,6 +24,7 @@ from yoked.launch.bootstrap.outcome import (
     Failure,
     RunOutcome,
     Stop,
+    ended_early,
     first_cause,
     obeyed,
 )
@@ -73,11 +74,22 @@ class RankFailed:
 
 
 @dataclass(frozen=True)
+class HeldUp:
+    """The ranks of this generation do not get on, for a reason that is sure."""
+
+    generation: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
 class RanksOver:
-    """No rank of this host is left. failures: of those that were not ended by us."""
+    """No rank of this host is left. failures: of those that were not ended by us. ended_well: ranks
+    that ended by themselves, with status 0.
+    """
 
     generation: int
     failures: tuple[Failure, ...]
+    ended_well: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,7 @@ class Finish:
     outcome: RunOutcome
 
 
-Event = Joined | CutOff | Beat | Left | RankFailed | RanksOver | StopAsked
+Event = Joined | CutOff | Beat | Left | RankFailed | HeldUp | RanksOver | StopAsked
 Command = StartGeneration | Interrupt | EndRanks | EndGeneration | Finish
 
 
@@ -142,6 +154,7 @@ class _Generation:
     # A person wants no ranks: who is absent has not failed.
     called_off: bool = False
     failing_since_s: float | None = None
+    held_up: Failure | None = None
     reports_by_s: float = math.inf
 
 
@@ -193,8 +206,13 @@ class Coordinator:
         elif self._step == self._run and event.generation == self._generation.number:
             if isinstance(event, RankFailed):
                 self._say(failing=True)
+            elif isinstance(event, HeldUp):
+                self._generation.held_up = self._generation.held_up or event.failure
+                self._say(failing=True)
             else:
-                self._say(report=event.failures, failing=bool(event.failures))
+                held_up = self._generation.held_up
+                failures = event.failures if held_up is None else (held_up, *event.failures)
+                self._say(report=failures, failing=bool(failures), ended_well=event.ended_well)
 
     def _say(self, **changes: Any) -> None:
         self.notice = replace(self.notice, **changes)
@@ -207,7 +225,7 @@ class Coordinator:
         late = self._asked_s is not None and self._now_s - self._asked_s > FAREWELL_S
         one.called_off = stop is not None
         if self._joined:
-            self._say(attempt=one.number, failing=False, report=None)
+            self._say(attempt=one.number, failing=False, report=None, ended_well=())
             if stop is not None or self._must_end():
                 # There is no rank yet, and whoever comes later must not start one.
                 self._say(report=())
@@ -355,10 +373,23 @@ class Coordinator:
             # own, such as a full disk while it saved, is told of.
             own = first_cause(failure for failure in failures if not obeyed(failure))
             return Decision(number, stop, own, again=False)
+        if failures:
+            failures += self._ended_early()
         cause = first_cause(failures)
         if cause is None:
             return Decision(number, "finished", None, again=False)
         return Decision(number, "failed", cause, again=self._may_repeat(cause))
+
+    def _ended_early(self) -> list[Failure]:
+        """The ranks of all hosts that ended well in this generation."""
+        notices = {node: other.notice for node, other in self._others.items()}
+        notices[self._job.node_rank] = self.notice
+        return [
+            ended_early(self._job.nodes[node].host, node, rank, self._now_s)
+            for node, notice in notices.items()
+            if notice.attempt == self._generation.number
+            for rank in notice.ended_well
+        ]
 
     def _may_repeat(self, cause: Failure) -> bool:
         """Whether another generation follows: node 0 alone may say so, with every host there.

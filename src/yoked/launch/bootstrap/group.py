@@ -43,6 +43,7 @@ from yoked.launch.bootstrap.substitutions import log_substitution
 from yoked.ranks.door import shut_the_door
 from yoked.ranks.meeting import launch_id, marked, meet
 from yoked.ranks.proof import prove_ranks
+from yoked.ranks.recorder import RECORDER
 from yoked.ranks.secret import launch_secret
 
 _T = TypeVar("_T")
@@ -129,6 +130,7 @@ class Starter:
         self._ours = None
 
     def _before_a_step(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        RECORDER.step_done()
         self.start("an optimizer steps on several ranks and the program has started none")
 
     def _found_or_started(self, native: Callable[[], _T]) -> Callable[[], _T]:

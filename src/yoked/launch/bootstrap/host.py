@@ -30,6 +30,7 @@ from yoked.launch.bootstrap.coordinator import (
     EndRanks,
     Event,
     Finish,
+    HeldUp,
     Interrupt,
     Joined,
     RankFailed,
@@ -40,6 +41,7 @@ from yoked.launch.bootstrap.coordinator import (
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome
 from yoked.launch.bootstrap.spawn import LocalRanks
+from yoked.launch.bootstrap.watch import Told, Watch
 from yoked.streams import outlive_full_disk
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class Signals:
 
     def __init__(self) -> None:
         # One of this kind may be put into from a signal handler.
-        self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event | Told | None] = queue.SimpleQueue()
         self._asked = False
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -77,6 +79,7 @@ class HostProgram:
         self._epoch_s = time.time() - time.monotonic()
         self._coordinator = Coordinator(job, self._now_s())
         self._ranks: LocalRanks | None = None
+        self._watch: Watch | None = None
         self._generation = 0
         self._running = False
         self._control: Control | None = None
@@ -107,13 +110,35 @@ class HostProgram:
         """What has happened; None: nothing for a while, or a child ended."""
         ranks = self._ranks if self._running else None
         over = ranks is not None and ranks.over
+        self._look()
         try:
-            return self._events.get(timeout=0 if over else _POLL_S)
+            event = self._events.get(timeout=0 if over else _POLL_S)
+            if not isinstance(event, Told):
+                return event
+            if self._watch is not None:
+                self._watch.take(event, time.monotonic())
+            return None
         except queue.Empty:
             if ranks is None or not over:
                 return None
         self._running = False
-        return RanksOver(self._generation, ranks.failures())
+        return RanksOver(self._generation, ranks.failures(), ranks.ended_well)
+
+    def _look(self) -> None:
+        """Look at the ranks, if it is time to, and have the other hosts know."""
+        if self._watch is None or self._ranks is None:
+            return
+        try:
+            seen = self._watch.turn(self._ranks, time.monotonic())
+        except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run
+            traceback.print_exception(problem)
+            self._watch = None
+            return
+        if seen is not None and self._control is not None:
+            self._control.tell(seen)
+        if self._job.ends_held_up and (failure := self._watch.failure) is not None:
+            self._events.put(HeldUp(self._generation, failure))
+            self._ranks.free()
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, StartGeneration):
@@ -122,6 +147,7 @@ class HostProgram:
             return
         if isinstance(command, EndGeneration):
             _say(_summary(command.decision))
+            self._watch = None
             if self._control is not None and self._job.node_rank == 0:
                 self._control.store_port = None
         if self._ranks is None:
@@ -142,6 +168,7 @@ class HostProgram:
             on_death=lambda: self._events.put(RankFailed(number)),
         )
         self._generation, self._running = number, True
+        self._watch = Watch(self._job, number)
         if self._control is not None:
             self._control.store_port = self._ranks.store_port
 

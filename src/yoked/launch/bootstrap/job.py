@@ -51,6 +51,7 @@ class Job:
     bootstrap: whether ranks prepare Gloo for programs that assume NCCL.
     file_store: there is one host, and its ranks meet through a file; see `meeting_file`.
     nice: niceness of the ranks on this host.
+    ends_held_up: whether ranks are ended that do not get on, for a reason that is sure.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Job:
     bootstrap: bool
     file_store: bool = False
     nice: Niceness = 0
+    ends_held_up: bool = False
 
     @property
     def node(self) -> Node:
@@ -113,6 +115,14 @@ class Job:
     def meeting_file(self, attempt: int) -> Path:
         """The file store through which the ranks of one host meet, without a port."""
         return self.folder / "errors" / f"{attempt}.meeting"
+
+    def record_file(self, attempt: int, rank: int) -> Path:
+        """What a rank says of itself while it runs (yoked.ranks.recorder)."""
+        return self.folder / "errors" / f"{attempt}.{rank}.record"
+
+    def end_mark(self, attempt: int, rank: int) -> Path:
+        """A file that is there once a rank's program has ended well."""
+        return self.launch_dir(attempt) / f"ended.{rank}"
 
     def error_file(self, attempt: int, rank: int) -> Path:
         """What ended a rank: an object with rank, time_s, kind, what and traceback."""

@@ -30,6 +30,7 @@ class Notice:
     stop: what a person asked this host for.
     decision: node 0's, of the attempt before or of this one.
     leaving: this host has read what it needed.
+    ended_well: its ranks of this attempt that ended by themselves, with status 0.
     """
 
     attempt: int = -1
@@ -38,6 +39,7 @@ class Notice:
     stop: Stop | None = None
     decision: Decision | None = None
     leaving: bool = False
+    ended_well: tuple[int, ...] = ()
 
     def brief(self) -> Notice:
         """The same in fewer words: where ranks printed too much for one frame."""

@@ -31,6 +31,8 @@ EXIT_CODES: Mapping[Status, int] = {
 }
 # The kind of a failure in which not a rank, but the host program is gone.
 HOST_LOST = "HostVanished"
+# The kind of what is no failure by itself: a rank that ended well, while others waited for it.
+ENDED_EARLY = "EndedEarly"
 # The kind of a failure before which the ranks had not met: nothing had begun.
 NOT_MET = MeetingError.__name__
 
@@ -61,6 +63,8 @@ class Failure:
     rank, pid: None where the host program itself failed.
     exit_code, signal: one of them for a rank that ended; signal is a name such as SIGKILL.
     kind: class of the exception, HOST_LOST, or None where nothing was raised.
+    cause: its code, as in docs/reference/causes.md; None: of a host program that is gone.
+    found: by the diagnosis of a run that had not ended, and not by an end.
     what: one or two sentences that do not name the place; `headline` does.
     time_s: seconds since the epoch by that host's own clock.
     """
@@ -74,6 +78,8 @@ class Failure:
     exit_code: int | None = None
     signal: str | None = None
     kind: str | None = None
+    cause: str | None = None
+    found: bool = False
     fix: tuple[str, ...] = ()
     traceback: str | None = None
     last_lines: tuple[str, ...] = ()
@@ -144,12 +150,17 @@ def first_cause(failures: Iterable[Failure]) -> Failure | None:
 
 def _echo(failure: Failure) -> int:
     """How likely a failure is the echo of another; 0 is least."""
+    if failure.found:
+        # It was found while all ranks lived: what ended later follows from it.
+        return -1
     if failure.kind == HOST_LOST:
         return 1
     # torch ends a process by SIGABRT when a thread of its own meets a lost peer.
     if failure.signal not in (None, "SIGABRT"):
         return 0
     if _speaks_of_a_peer(failure):
+        return 4
+    if failure.kind == ENDED_EARLY:
         return 3
     return 0 if failure.signal else 2
 
@@ -160,6 +171,25 @@ def _speaks_of_a_peer(failure: Failure) -> bool:
     if failure.kind in (None, "SystemExit"):
         said += failure.last_lines
     return any(words in line for line in said for words in _PEER_GONE)
+
+
+def ended_early(host: str, node: int, rank: int, time_s: float) -> Failure:
+    """What there is to say of a rank that ended well before the others.
+
+    It is a cause only where the others complain of a lost peer and of nothing else.
+    """
+    return Failure(
+        host=host,
+        node=node,
+        rank=rank,
+        kind=ENDED_EARLY,
+        cause="rank-ended-early",
+        exit_code=0,
+        what="ended with status 0 while the others went on: its data ran out sooner, or it left "
+        "out a collective",
+        fix=("give each rank the same number of steps",),
+        time_s=time_s,
+    )
 
 
 def obeyed(failure: Failure) -> bool:

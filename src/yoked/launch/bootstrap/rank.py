@@ -33,6 +33,7 @@ from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.parent_death import die_with_parent
+from yoked.ranks.recorder import RECORDER
 from yoked.ranks.secret import FILE_VARIABLE
 from yoked.streams import outlive_full_disk
 
@@ -59,14 +60,14 @@ def main(argv: list[str]) -> None:
     if (job.folder / SECRET).exists():
         os.environ[FILE_VARIABLE] = str(job.folder / SECRET)
     job.launch_dir(attempt).mkdir(parents=True, exist_ok=True)
+    RECORDER.start()
     good_end = ExitStack()
     try:
         run(job, int(os.environ.get(RESTARTS, "0")), good_end)
     except SystemExit as end:
         status = _status(end)
         if status == 0:
-            good_end.close()
-            _let_gloo_finish()
+            _end_well(job, attempt, rank, good_end)
             raise
         end = end.with_traceback(_without_our_frames(end.__traceback__))
         _leave_word(job, attempt, rank, end, f"exit status {status}", status)
@@ -81,8 +82,7 @@ def main(argv: list[str]) -> None:
         _leave_word(job, attempt, rank, problem.with_traceback(shown), _summary(problem), status)
         sys.excepthook(type(problem), problem, shown)
     else:
-        good_end.close()
-        _let_gloo_finish()
+        _end_well(job, attempt, rank, good_end)
         return
     _end(status)
 
@@ -158,6 +158,14 @@ def _end(status: int) -> NoReturn:
     atexit._run_exitfuncs()  # noqa: SLF001 - the one way to have them run before os._exit
     _flush()
     os._exit(status)
+
+
+def _end_well(job: Job, attempt: int, rank: int, good_end: ExitStack) -> None:
+    good_end.close()
+    # The others, if they go on, lose their connections before this process has its exit status.
+    with suppress(OSError):
+        job.end_mark(attempt, rank).touch()
+    _let_gloo_finish()
 
 
 def _let_gloo_finish() -> None:

@@ -32,6 +32,8 @@ from yoked.launch.bootstrap.exit_report import (
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.outcome import Failure
 from yoked.launch.bootstrap.rank import ATTEMPT, HOST_PID
+from yoked.ranks import recorder
+from yoked.ranks.freeing import ADDRESSES_VARIABLE
 
 # Read by yoked.train.setup.
 MEETING_FILE = "YOKED_MEETING_FILE"
@@ -61,8 +63,11 @@ class LocalRanks:
         self._generation = generation
         self._restarts = restarts
         self._on_death = on_death
+        self._ends: dict[int, RankExit] = {}
         self._deaths: dict[int, RankExit] = {}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        # Where a word to a rank's recorder is written.
+        self._words: dict[int, int] = {}
         self._store: subprocess.Popen[bytes] | None = None
         self._store_death: RankExit | None = None
         self._problem: OSError | None = None
@@ -88,6 +93,32 @@ class LocalRanks:
             self._signal_groups(signal.SIGKILL)
         return not self._running
 
+    @property
+    def processes(self) -> dict[int, int]:
+        """The processes of the ranks that run, by rank."""
+        return {rank: process.pid for rank, process in self._running.items()}
+
+    @property
+    def ended(self) -> dict[int, RankExit]:
+        """The ranks that have ended."""
+        return dict(self._ends)
+
+    @property
+    def ended_well(self) -> tuple[int, ...]:
+        """The ranks that ended by themselves, with status 0, or were about to."""
+        return tuple(
+            rank
+            for rank, end in self._ends.items()
+            if end.exit_code == 0 or self._job.end_mark(self._generation, rank).exists()
+        )
+
+    def free(self) -> None:
+        """Have the collectives raise in which ranks are blocked."""
+        for descriptor in self._words.values():
+            # It may have ended.
+            with contextlib.suppress(OSError):
+                os.write(descriptor, recorder.FREE)
+
     def interrupt(self) -> None:
         """Send each rank SIGINT, once."""
         if not self._interrupted:
@@ -103,9 +134,14 @@ class LocalRanks:
             self._ended_s = time.time()
             self._kill_at_s = time.monotonic() + GRACE_S
             self._signal_groups(signal.SIGTERM)
+            # One that is stopped would hear of it no sooner.
+            self._signal_groups(signal.SIGCONT)
 
     def close(self) -> None:
         """End the store, once the ranks of no host need it any more."""
+        for descriptor in self._words.values():
+            os.close(descriptor)
+        self._words = {}
         if self._store is not None:
             self._store.kill()
             self._store.wait()
@@ -138,8 +174,9 @@ class LocalRanks:
             # It was only looked at: now it is reaped.
             process.wait()
             del self._running[rank]
+            self._ends[rank] = RankExit(process.pid, code, time.time())
             if code != 0 and not self._ended_by_us(code):
-                self._deaths[rank] = RankExit(process.pid, code, time.time())
+                self._deaths[rank] = self._ends[rank]
                 self._on_death()
         if self._store is not None and self._store_death is None and self._ended_s is None:
             code = self._store.poll()
@@ -159,13 +196,22 @@ class LocalRanks:
                 os.killpg(process.pid, number)
 
     def _spawn(self, rank: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-u", "-m", _RANK_PROGRAM, str(self._job.folder / "job.json")],
-            env={**os.environ, **self._environment(rank)},
-            stdin=subprocess.DEVNULL,
-            # A group of its own: with it end the workers that load its data.
-            start_new_session=True,
-        )
+        reads, self._words[rank] = os.pipe()
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-u", "-m", _RANK_PROGRAM, str(self._job.folder / "job.json")],
+                env={
+                    **os.environ,
+                    **self._environment(rank),
+                    recorder.WORDS_VARIABLE: str(reads),
+                },
+                stdin=subprocess.DEVNULL,
+                # A group of its own: with it end the workers that load its data.
+                start_new_session=True,
+                pass_fds=(reads,),
+            )
+        finally:
+            os.close(reads)
 
     def _environment(self, rank: int) -> dict[str, str]:
         job, generation = self._job, self._generation
@@ -184,6 +230,11 @@ class LocalRanks:
             "TORCHELASTIC_MAX_RESTARTS": str(job.restarts),
             "TORCHELASTIC_RUN_ID": f"{job.launch_id}-{generation}",
             "TORCHELASTIC_ERROR_FILE": str(launch_dir / f"torchelastic.{rank}.json"),
+            recorder.FILE_VARIABLE: str(job.record_file(generation, rank)),
+            recorder.FLIGHT_VARIABLE: os.getenv(
+                recorder.FLIGHT_VARIABLE, recorder.FLIGHT_COLLECTIVES
+            ),
+            ADDRESSES_VARIABLE: " ".join((*(node.address for node in job.nodes), LOOPBACK)),
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         }
         if self.store_port is None:

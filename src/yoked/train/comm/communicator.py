@@ -18,6 +18,7 @@ from torch import Tensor
 
 from yoked.errors import PeerLostError, YokedError
 from yoked.ranks.exchange import Read, decode, encode, gather_json
+from yoked.ranks.recorder import RECORDER
 from yoked.train.comm.step_clock import StepClock, WaitsFor
 from yoked.train.device import staging_for
 
@@ -71,12 +72,14 @@ class Work:
         name: str,
         clock: StepClock,
         waits_for: WaitsFor = "bytes",
+        peers: tuple[int, ...] = (),
     ) -> None:
         """work: torch's, or None where nothing is in flight. finish: called once it is done.
-        waits_for: as what `wait` counts on the clock.
+        waits_for: as what `wait` counts on the clock. peers: whose part is waited for, by their
+        ranks in the run; empty: all ranks'.
         """
         self._work, self._finish, self._name = work, finish, name
-        self._clock, self._waits_for = clock, waits_for
+        self._clock, self._waits_for, self._peers = clock, waits_for, peers
 
     def wait(self) -> None:
         """Block until the result is in the caller's tensor.
@@ -86,7 +89,8 @@ class Work:
         with self._clock.blocked(self._waits_for):
             if self._work is not None:
                 try:
-                    self._work.wait()
+                    with RECORDER.awaiting(self._name, self._peers):
+                        self._work.wait()
                 except RuntimeError as error:
                     raise _failed(self._name, error) from error
                 self._work = None
@@ -202,6 +206,7 @@ class Communicator:
             tensor.nbytes,
             lambda t: dist.isend(t, None, self._group_of(t), tag.number, group_dst=dst),
             writes=False,  # nothing to copy back
+            peer=dst,
         )
 
     def irecv(self, tensor: Tensor, src: int, tag: Tag, name: str) -> Work:
@@ -212,6 +217,7 @@ class Communicator:
             0,
             lambda t: dist.irecv(t, None, self._group_of(t), tag.number, group_src=src),
             reads=False,
+            peer=src,
         )
 
     def all_gather(
@@ -296,10 +302,12 @@ class Communicator:
         reads: bool = True,
         writes: bool = True,
         waits_for: WaitsFor = "bytes",
+        peer: int | None = None,
     ) -> Work:
         """Start a collective in place on `tensor`, through the host if need be.
 
         reads, writes: whether it takes the tensor's values, and whether it leaves others there.
+        peer: the one rank that it is exchanged with; None: all take part.
         """
         if not self.active:
             return self._nothing(name)
@@ -310,7 +318,13 @@ class Communicator:
         except RuntimeError as error:
             raise _failed(name, error) from error
         copy_back = partial(_copy, tensor, staged) if writes and staged is not tensor else None
-        return Work(work, copy_back, name, self.clock, waits_for)
+        return Work(work, copy_back, name, self.clock, waits_for, self._in_the_run(peer))
+
+    def _in_the_run(self, peer: int | None) -> tuple[int, ...]:
+        """A rank of this group as the whole run numbers it."""
+        if peer is None:
+            return ()
+        return (peer if self.group is None else dist.get_global_rank(self.group, peer),)
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

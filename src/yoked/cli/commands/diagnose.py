@@ -1,0 +1,112 @@
+"""`yoked diagnose`: why a run stands, is slow, or ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
+from yoked.cli.output import Output
+from yoked.fleet.file import open_fleet
+from yoked.launch.attach import headline
+from yoked.launch.hosts import reach_hosts
+from yoked.launch.registry import Record
+from yoked.units import listed
+
+
+def command(run: RunName = None, *, fleet: FleetFlag = None, json_output: JsonFlag = False) -> int:
+    """Say of a run which host and which rank hold it up, why, since when, and what to do.
+
+    Its hosts find that out by themselves, twice a second, also while no controller is there. Of a
+    run that is over it tells how it ended.
+    """
+    output = Output(json_mode=json_output)
+    with reach_hosts(open_fleet(fleet), output.note) as hosts:
+        record = hosts.run(run).record
+    faults = faults_of(record)
+    output.result(
+        payload(record, faults),
+        verdict=verdict(record, faults),
+        evidence=[
+            *(f"  {line}" for line in (faults[0]["evidence"][1:] if faults else ())),
+            *(line for fault in faults[1:] for line in ("and:", *_lines(fault))),
+        ],
+        next_commands=[*(faults[0]["fix"] if faults else ()), *record.go_on(same_fleet(fleet))],
+    )
+    return 1 if faults else 0
+
+
+def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    return {
+        "ok": not faults,
+        "run": record.name,
+        "state": _state(record, faults),
+        "faults": list(faults),
+    }
+
+
+def faults_of(record: Record) -> list[dict[str, Any]]:
+    """What is wrong with a run, the root first; empty: nothing, as far as its hosts can tell."""
+    if record.active:
+        return _held_up(record)
+    failure = record.failure
+    if failure is None:
+        return []
+    return [
+        {
+            "cause": failure.get("cause") or "rank-failed",
+            "host": failure["host"],
+            "hosts": [failure["host"]],
+            "rank": failure.get("rank"),
+            "certainty": "sure",
+            "evidence": [failure["what"], *(failure.get("last_lines") or ())],
+            "fix": list(failure.get("fix") or ()),
+            "detected_after_s": None,
+        }
+    ]
+
+
+def _held_up(record: Record) -> list[dict[str, Any]]:
+    """What its hosts found, each cause once: the host of a lower number speaks first."""
+    found: dict[tuple[object, ...], dict[str, Any]] = {}
+    for told in sorted(record.hosts.values(), key=lambda each: int(each["node_rank"])):
+        diagnosis: Mapping[str, Any] = told.get("diagnosis") or {}
+        for cause in diagnosis.get("causes") or ():
+            key = (cause["cause"], cause.get("rank"), *sorted(cause["hosts"]))
+            if key not in found:
+                found[key] = {
+                    "cause": cause["cause"],
+                    "host": cause["hosts"][0] if cause["hosts"] else "",
+                    "hosts": cause["hosts"],
+                    "rank": cause.get("rank"),
+                    "certainty": cause.get("certainty"),
+                    "evidence": [cause["what"]],
+                    "fix": list(cause.get("fix") or ()),
+                    "detected_after_s": cause.get("since_s"),
+                }
+    return list(found.values())
+
+
+def _state(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
+    if record.active:
+        return "hung" if faults else "healthy"
+    return "failed" if faults else "finished"
+
+
+def verdict(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
+    """What it comes to, in a line."""
+    if faults:
+        state = "is hung" if record.active else "failed"
+        return f"run {record.name} {state}: {_lines(faults[0])[0]}"
+    if not record.active:
+        return f"run {record.name} is over: {record.state}"
+    step = record.progress
+    done = f", {step['step']:,} steps are done" if step else ""
+    return f"run {record.name} goes on{done}: nothing holds it up"
+
+
+def _lines(fault: Mapping[str, Any]) -> list[str]:
+    first, *rest = fault["evidence"]
+    shown = headline({"host": listed(fault["hosts"]), "rank": fault["rank"], "what": first})
+    return [shown, *(f"  {line}" for line in rest)]

@@ -1,0 +1,147 @@
+"""A run as it was told, over the last minute: vitals of all hosts, each with when it came here.
+
+Reading a run is this one module: diagnosis, and whoever shows a run, stand on it. No clock, no
+files: whoever drives it tells the time. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from yoked.diagnosis.vitals import RankVitals, Recorded, Vitals
+
+# Steps from which the usual one is learned, and looks that are kept: a minute of two a second.
+_STEPS_KEPT = 32
+_LOOKS_KEPT = 120
+# A step is known to be usual from so many on.
+_STEPS_NEEDED = 4
+# What changed between two looks may have done so just after the first.
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host of the run. ranks: those that it has."""
+
+    host: str
+    ranks: tuple[int, ...]
+
+
+@dataclass
+class HostHistory:
+    """What came of one host. heard_s: when, by the listener's clock. gone: its connection ended."""
+
+    place: Place
+    looks: deque[tuple[float, Vitals]] = field(default_factory=lambda: deque(maxlen=_LOOKS_KEPT))
+    gone: bool = False
+
+    @property
+    def last(self) -> Vitals | None:
+        """The newest look; None: none came."""
+        return self.looks[-1][1] if self.looks else None
+
+    @property
+    def heard_s(self) -> float | None:
+        """When the newest came."""
+        return self.looks[-1][0] if self.looks else None
+
+    def before(self, now_s: float, age_s: float) -> Vitals | None:
+        """The newest look of at least that age; the oldest where none is."""
+        older = [vitals for at_s, vitals in self.looks if now_s - at_s >= age_s]
+        return older[-1] if older else (self.looks[0][1] if self.looks else None)
+
+
+@dataclass
+class RankHistory:
+    """One rank. usual: seconds of each of its last steps, the oldest first. moved_s: when it was
+    last seen to get on: another step, another collective, another line.
+    """
+
+    steps: int = 0
+    stepped_s: float | None = None
+    moved_s: float = 0.0
+    _mark: object = None
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
+
+    def take(self, recorded: Recorded, now_s: float) -> None:
+        """Learn from a newer record."""
+        stepped_s = now_s - recorded.age_s - recorded.stepped_age_s
+        # A loop may be met at the same line each time.
+        groups = recorded.groups
+        started = None if groups is None else {each.name: each.started for each in groups}
+        mark = (recorded.steps, started)
+        if started is None or mark != self._mark:
+            self.moved_s = max(self.moved_s, now_s - recorded.age_s - recorded.frames_age_s)
+        if mark != self._mark:
+            self._mark = mark
+            self.moved_s = max(self.moved_s, now_s - recorded.age_s - _LOOK_S)
+        if recorded.steps > self.steps:
+            # The first step compiles, and looks may miss some: their mean is what is known.
+            if self.steps > 0 and self.stepped_s is not None:
+                took_s = (stepped_s - self.stepped_s) / (recorded.steps - self.steps)
+                self.usual.append(max(took_s, 0.0))
+            self.steps, self.stepped_s = recorded.steps, stepped_s
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a usual step; None: too few were seen."""
+        return statistics.median(self.usual) if len(self.usual) >= _STEPS_NEEDED else None
+
+
+class RunHistory:
+    """All hosts of a run. here: the node that listens, which hears itself without a network."""
+
+    def __init__(self, places: Sequence[Place], here: int) -> None:
+        self.hosts = [HostHistory(place) for place in places]
+        self.here = here
+        self.ranks = {rank: RankHistory() for place in places for rank in place.ranks}
+        self.now_s = 0.0
+
+    def take(self, node: int, vitals: Vitals, now_s: float) -> None:
+        """A host's newest look came."""
+        host = self.hosts[node]
+        self.now_s = max(self.now_s, now_s)
+        if host.last is not None and vitals.number <= host.last.number:
+            # One that was on its way while a newer came, or says again what it said.
+            return
+        host.gone = False
+        host.looks.append((now_s, vitals))
+        for rank in vitals.ranks:
+            if rank.rank in host.place.ranks and rank.recorded is not None:
+                self.ranks[rank.rank].take(rank.recorded, now_s)
+
+    def lose(self, node: int) -> None:
+        """The connection to a host ended."""
+        self.hosts[node].gone = True
+
+    def tick(self, now_s: float) -> None:
+        """Time has passed."""
+        self.now_s = max(self.now_s, now_s)
+
+    def stands_s(self, rank: int) -> float:
+        """For how long a rank has not been seen to get on."""
+        return max(0.0, self.now_s - self.ranks[rank].moved_s)
+
+    def node_of(self, rank: int) -> int:
+        """The host of a rank."""
+        return next(n for n, host in enumerate(self.hosts) if rank in host.place.ranks)
+
+    def silent_s(self, node: int) -> float:
+        """Since a host was heard of."""
+        heard_s = self.hosts[node].heard_s
+        return 0.0 if heard_s is None else self.now_s - heard_s
+
+    def alive(self) -> Iterator[tuple[int, RankVitals]]:
+        """The ranks that run, by the newest look of their hosts, with their hosts."""
+        for node, host in enumerate(self.hosts):
+            for rank in () if host.last is None else host.last.ranks:
+                yield node, rank
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a usual step of this run."""
+        known = [found for rank in self.ranks.values() if (found := rank.step_s) is not None]
+        return max(known) if known else None

@@ -1,0 +1,141 @@
+"""What a host of a run says of itself twice a second, for whoever tells why a run stands.
+
+Ages and no times of day: hosts' clocks differ. All of it comes from another host, so it is decoded
+by its types (core/schema.py). Standard library alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from yoked.core.schema import Constraint
+
+_Text = Annotated[str, Constraint("at most 400 characters", lambda text: len(text) <= 400)]
+Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
+Age = Annotated[float, Constraint("at least 0", lambda age_s: 0 <= age_s < 1e9)]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of a Python stack."""
+
+    file: _Text
+    line: Count
+    function: _Text
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A collective, or a message between two ranks, that has begun and has not ended."""
+
+    number: Count
+    between_two: bool
+    op: _Text
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[_Text, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: collectives begun since the start, and those in flight."""
+
+    name: _Text
+    started: Count
+    flying: tuple[Flight, ...] = ()
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """What the trainer waits for. ranks: whose message; empty: all ranks'."""
+
+    what: _Text
+    ranks: tuple[int, ...]
+    age_s: Age
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a rank recorded of itself (ranks/recorder.py).
+
+    age_s: of the record; a rank that cannot run Python writes none. steps, stepped_age_s: taken,
+    and since the last. phase: as the trainer says; None: of a program that says nothing.
+    frames: of the main thread, the innermost first; frames_age_s: since it stands there.
+    groups: None: nothing is known of them. traced: a debugger of Python's is at work.
+    """
+
+    age_s: Age
+    steps: Count
+    stepped_age_s: Age
+    phase: _Text | None
+    phase_age_s: Age
+    awaits: Awaited | None
+    frames: tuple[Frame, ...]
+    frames_age_s: Age
+    groups: tuple[Group, ...] | None
+    traced: bool = False
+
+
+@dataclass(frozen=True)
+class RankVitals:
+    """A rank as its host sees it.
+
+    state: the kernel's letter (proc_pid_stat(5)): R runs, S waits, D waits for a disk or mount, T
+    is stopped, t is traced. cpu_s: used so far. waits_in: the kernel's function where it waits, or
+    empty.
+    """
+
+    rank: Count
+    pid: Count
+    state: _Text
+    cpu_s: Age
+    recorded: Recorded | None
+    waits_in: _Text = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank that has ended. exit_code: negative for a signal."""
+
+    rank: Count
+    exit_code: int
+    age_s: Age
+
+
+@dataclass(frozen=True)
+class LinkVitals:
+    """The connections of this host's ranks to another host's, together.
+
+    unread_bytes: arrived, and not taken by the ranks here. unsent_bytes: given, and not
+    acknowledged. backoff: the most that a retransmission timer was doubled. sent_bytes,
+    received_bytes, and packets sent (segments), sent again and arrived: so far. acked_age_s,
+    heard_age_s: since anything was acknowledged, and since data came.
+    """
+
+    node: Count
+    connections: Count
+    unread_bytes: Count
+    unsent_bytes: Count
+    backoff: Count
+    retransmitted: Count
+    segments: Count
+    arrived: Count
+    acked_age_s: Age
+    heard_age_s: Age
+    rtt_s: Age
+    sent_bytes: Count
+    received_bytes: Count
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """A host. attempt: which start of the ranks it is about; number: counts up in it. links: of its
+    ranks; control: of its host program.
+    """
+
+    attempt: Count
+    number: Count
+    ranks: tuple[RankVitals, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    links: tuple[LinkVitals, ...] = ()
+    control: tuple[LinkVitals, ...] = ()

@@ -1,0 +1,168 @@
+"""How this host's part of a run is, as the kernel and the ranks' recorders have it.
+
+Every look is cheap: it is taken twice a second beside the training. Standard library alone.
+Source: proc_pid_stat(5), proc_pid_wchan(5), tcp(7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.tcp import Connection, connections, sockets_of
+from yoked.core.schema import decode
+from yoked.core.shared_json import read_shared_json
+from yoked.diagnosis.vitals import (
+    Awaited,
+    Ended,
+    Frame,
+    Group,
+    LinkVitals,
+    RankVitals,
+    Recorded,
+    Vitals,
+)
+from yoked.launch.bootstrap.job import Job
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Looker:
+    """Looks at this host's ranks."""
+
+    def __init__(self, job: Job, attempt: int) -> None:
+        self._attempt = attempt
+        self._own = job.node_rank
+        self._number = 0
+        self._nodes = {node.address: number for number, node in enumerate(job.nodes)}
+        self._families = {
+            socket.AF_INET6 if ":" in address else socket.AF_INET for address in self._nodes
+        }
+
+    def look(
+        self, ranks: Mapping[int, int], files: Mapping[int, Path], ended: Iterable[Ended]
+    ) -> Vitals:
+        """All of it now. ranks: their processes by rank; files: their recorders'."""
+        self._number += 1
+        told = [
+            vitals
+            for rank, pid in ranks.items()
+            if (vitals := _rank(rank, pid, files.get(rank))) is not None
+        ]
+        ends = self._connections() if len(self._nodes) > 1 else []
+        return Vitals(
+            attempt=self._attempt,
+            number=self._number,
+            ranks=tuple(told),
+            ended=tuple(ended),
+            links=tuple(_links(ends, ranks.values())),
+            control=tuple(_links(ends, [os.getpid()])),
+        )
+
+    def _connections(self) -> list[tuple[int, Connection]]:
+        """The connections of this host to others of the run, whoever holds them, with the other."""
+        found = []
+        with contextlib.suppress(OSError):
+            for family in self._families:
+                for connection in connections(family):
+                    node = self._nodes.get(_plain(connection.remote[0]))
+                    if node is not None and node != self._own:
+                        found.append((node, connection))
+        return found
+
+
+def _links(ends: Iterable[tuple[int, Connection]], pids: Iterable[int]) -> list[LinkVitals]:
+    """What these processes hold of the connections, by the other host."""
+    own = set[int]().union(*(sockets_of(pid) for pid in pids))
+    found: dict[int, list[Connection]] = defaultdict(list)
+    for node, connection in ends:
+        if connection.inode in own:
+            found[node].append(connection)
+    return [_link(node, each) for node, each in sorted(found.items())]
+
+
+def _link(node: int, ends: list[Connection]) -> LinkVitals:
+    return LinkVitals(
+        node=node,
+        connections=len(ends),
+        unread_bytes=sum(end.unread_bytes for end in ends),
+        unsent_bytes=sum(end.unsent_bytes for end in ends),
+        backoff=max(end.backoff for end in ends),
+        retransmitted=sum(end.retransmitted for end in ends),
+        segments=sum(end.segments for end in ends),
+        arrived=sum(end.arrived for end in ends),
+        acked_age_s=min(end.acked_ms_ago for end in ends) / 1e3,
+        heard_age_s=min(end.heard_ms_ago for end in ends) / 1e3,
+        rtt_s=min(end.rtt_s for end in ends),
+        sent_bytes=sum(end.sent_bytes for end in ends),
+        received_bytes=sum(end.received_bytes for end in ends),
+    )
+
+
+def _rank(rank: int, pid: int, file: Path | None) -> RankVitals | None:
+    """A rank's process; None: it is gone."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # A name may hold blanks and parentheses; nothing after it does.
+    fields = content.rpartition(")")[2].split()
+    return RankVitals(
+        rank=rank,
+        pid=pid,
+        state=fields[0],
+        cpu_s=(int(fields[11]) + int(fields[12])) * _TICK_S,
+        recorded=None if file is None else _recorded(file),
+        waits_in=_text(f"/proc/{pid}/wchan") if fields[0] in "DS" else "",
+    )
+
+
+def _recorded(file: Path) -> Recorded | None:
+    """What a rank recorded, with ages in place of times; None: nothing, or nothing that fits."""
+    told = read_shared_json(file)
+    if told is None:
+        return None
+    now_s = time.monotonic()
+
+    def age_s(name: str, of: Mapping[str, Any] = told) -> float:
+        return max(0.0, now_s - float(of[name]))
+
+    awaits = told.get("awaits")
+    try:
+        return Recorded(
+            age_s=age_s("at_s"),
+            steps=told["steps"],
+            stepped_age_s=age_s("stepped_s"),
+            phase=told["phase"],
+            phase_age_s=age_s("phase_s"),
+            awaits=awaits and decode(Awaited, {**awaits, "age_s": age_s("since_s", awaits)}),
+            frames=tuple(Frame(*frame) for frame in told["frames"]),
+            frames_age_s=age_s("frames_s"),
+            groups=decode(tuple[Group, ...] | None, told["groups"]),
+            traced=told["traced"],
+        )
+    except (KeyError, TypeError, ValueError):
+        # The program has its own user's rights, and may write there what it likes.
+        return None
+
+
+def _plain(address: str) -> str:
+    """::ffff:10.0.0.1 is 10.0.0.1."""
+    found = ip_address(address)
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found)
+
+
+def _text(path: str) -> str:
+    """What a file of the kernel has; empty: it is not there, or not ours to read."""
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return ""

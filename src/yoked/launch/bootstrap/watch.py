@@ -1,0 +1,127 @@
+"""Why this run stands, as this host can tell: looks, hears the others' looks, and says a cause.
+
+Every host does so by itself, so that what it finds is there without a controller, and without
+node 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from yoked.agent.jobfolder import JobFolder
+from yoked.diagnosis.history import Place, RunHistory
+from yoked.diagnosis.rules import Cause, causes
+from yoked.diagnosis.vitals import Ended, Vitals
+from yoked.diagnosis.words import words_of
+from yoked.launch.bootstrap.job import Job
+from yoked.launch.bootstrap.look import Looker
+from yoked.launch.bootstrap.outcome import Failure
+from yoked.launch.bootstrap.spawn import LocalRanks
+
+PERIOD_S = 0.5
+# What this host tells of the run, for whoever asks.
+DIAGNOSIS_NAME = "diagnosis.json"
+
+
+@dataclass(frozen=True)
+class Told:
+    """Another node has looked at its ranks."""
+
+    node: int
+    vitals: Vitals
+
+
+class Watch:
+    """This host's part of the diagnosis. Times are seconds of a clock that is never set."""
+
+    def __init__(self, job: Job, generation: int) -> None:
+        self._job = job
+        self._generation = generation
+        self._looker = Looker(job, generation)
+        self._history = RunHistory(_places(job), job.node_rank)
+        self._hosts = [node.host for node in job.nodes]
+        self._due_s = 0.0
+        self._said: list[dict[str, Any]] | None = None
+        self.causes: list[Cause] = []
+
+    def take(self, told: Told, now_s: float) -> None:
+        """Another host's look came; one of an earlier attempt may be late."""
+        if told.vitals.attempt != self._generation:
+            return
+        self._history.take(told.node, told.vitals, now_s)
+
+    def lose(self, node: int) -> None:
+        """The connection to another host ended."""
+        self._history.lose(node)
+
+    def turn(self, ranks: LocalRanks, now_s: float) -> Vitals | None:
+        """Look, if it is time to, and judge; returns what was seen, for the other hosts."""
+        if now_s < self._due_s:
+            return None
+        self._due_s = now_s + PERIOD_S
+        pids = ranks.processes
+        ended = [
+            Ended(rank, one.exit_code, max(0.0, time.time() - one.time_s))
+            for rank, one in ranks.ended.items()
+        ]
+        files = {rank: self._job.record_file(self._generation, rank) for rank in pids}
+        seen = self._looker.look(pids, files, ended)
+        self._history.take(self._job.node_rank, seen, now_s)
+        self._history.tick(now_s)
+        self.causes = causes(self._history)
+        self._write()
+        return seen
+
+    @property
+    def failure(self) -> Failure | None:
+        """The root of what is sure, as what ends the run; None: nothing is sure."""
+        root = self.causes[0] if self.causes else None
+        if root is None or root.certainty != "sure":
+            return None
+        words = words_of(root, self._hosts)
+        return Failure(
+            host=self._hosts[root.nodes[0]],
+            node=root.nodes[0],
+            rank=root.rank,
+            cause=root.code,
+            found=True,
+            what=words.what,
+            fix=words.fix,
+            time_s=time.time(),
+        )
+
+    def _write(self) -> None:
+        said = [_said(cause, self._hosts) for cause in self.causes]
+        if said == self._said:
+            return
+        self._said = said
+        content = {"attempt": self._generation, "time_s": time.time(), "causes": said}
+        # A full disk must not end the run.
+        with contextlib.suppress(OSError):
+            JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
+
+
+def _said(cause: Cause, hosts: Sequence[str]) -> dict[str, Any]:
+    """A cause as another program reads it."""
+    words = words_of(cause, hosts)
+    return {
+        "cause": cause.code,
+        "hosts": [hosts[node] for node in cause.nodes],
+        "rank": cause.rank,
+        "certainty": cause.certainty,
+        "since_s": round(cause.since_s, 2),
+        "what": words.what,
+        "fix": list(words.fix),
+    }
+
+
+def _places(job: Job) -> list[Place]:
+    places, first = [], 0
+    for node in job.nodes:
+        places.append(Place(node.host, tuple(range(first, first + node.ranks))))
+        first += node.ranks
+    return places

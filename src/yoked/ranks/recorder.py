@@ -1,0 +1,189 @@
+"""What a rank is doing, for its host's daemon to read, also when the rank stands still.
+
+A thread writes it into shared memory a few times a second: where the main thread is, since when,
+which collectives are in flight, how many steps were taken. It starts before the program does and
+needs no change to it. What yoked's own trainer knows better (phases, what it waits for, and whose)
+it tells by the methods here.
+
+At a word from the daemon the thread shuts the rank's connections to other ranks, whose collectives
+then raise at once; abort() of torch's group frees nothing on Gloo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from yoked.core.shared_json import SharedJson
+from yoked.ranks.freeing import free_rank
+
+# The descriptor at which the daemon's words come, and the file that it reads.
+WORDS_VARIABLE = "YOKED_RECORDER_WORDS"
+FILE_VARIABLE = "YOKED_RECORDER_FILE"
+# Of torch's flight recorder, in collectives: to read 2,000 of them takes 50 ms.
+FLIGHT_VARIABLE, FLIGHT_COLLECTIVES = "TORCH_FR_BUFFER_SIZE", "64"
+FREE = b"f"
+
+PERIOD_S = 0.25
+# The flight recorder is asked where the main thread stands.
+_STANDS_S = 0.5
+_MOST_FRAMES = 24
+_MOST_CHARACTERS = 160
+
+# What a program can be about. The trainer says it; of others the daemon judges by the frames.
+Phase = Literal["starting", "training", "evaluating", "saving", "loading", "compiling"]
+
+
+class Recorder:
+    """Of this process. Without a daemon it keeps what it is told, and nobody reads it."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._stepped_s = time.monotonic()
+        self._phase: tuple[Phase | None, float] = (None, self._stepped_s)
+        self._awaited: tuple[str, tuple[int, ...], float] | None = None
+        self._frames: list[list[Any]] = []
+        self._frames_s = self._stepped_s
+
+    def start(self) -> None:
+        """Write from now on, if a daemon has given this process a file."""
+        path, words = os.environ.get(FILE_VARIABLE), os.environ.pop(WORDS_VARIABLE, None)
+        if path is None:
+            return
+        try:
+            memory = SharedJson(Path(path))
+        except OSError:
+            # A full disk: the run goes on, and nobody can tell what this rank does.
+            return
+        descriptor = None if words is None else int(words)
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)
+        thread = threading.Thread(
+            target=self._run, args=(memory, descriptor), name="yoked-recorder", daemon=True
+        )
+        thread.start()
+
+    # ---- what the trainer tells
+
+    def step_done(self) -> None:
+        """The program took a step."""
+        self.steps += 1
+        self._stepped_s = time.monotonic()
+
+    @contextlib.contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        """The program is about this meanwhile."""
+        before = self._phase
+        self._phase = (name, time.monotonic())
+        try:
+            yield
+        finally:
+            self._phase = (before[0], time.monotonic())
+
+    @contextlib.contextmanager
+    def awaiting(self, what: str, ranks: Sequence[int]) -> Iterator[None]:
+        """The program waits for a message of these ranks meanwhile; empty: of all."""
+        before = self._awaited
+        self._awaited = (what, tuple(ranks), time.monotonic())
+        try:
+            yield
+        finally:
+            self._awaited = before
+
+    # ---- what is written
+
+    def _run(self, memory: SharedJson, words: int | None) -> None:
+        main = threading.main_thread().ident
+        while True:
+            with contextlib.suppress(ValueError):
+                memory.write(self._record(main))
+            if words is None:
+                time.sleep(PERIOD_S)
+                continue
+            readable, _, _ = select.select([words], [], [], PERIOD_S)
+            if readable:
+                word = os.read(words, 1)
+                if word == FREE:
+                    free_rank()
+                elif not word:
+                    # The daemon is gone: there is nobody left to say anything.
+                    words = None
+
+    def _record(self, main: int | None) -> dict[str, Any]:
+        now_s = time.monotonic()
+        frames = _frames(sys._current_frames().get(main or 0))  # noqa: SLF001 - its one door
+        if frames != self._frames:
+            self._frames, self._frames_s = frames, now_s
+        phase, awaited = self._phase, self._awaited
+        return {
+            "pid": os.getpid(),
+            "at_s": now_s,
+            "steps": self.steps,
+            "stepped_s": self._stepped_s,
+            "phase": phase[0],
+            "phase_s": phase[1],
+            "awaits": None
+            if awaited is None
+            else {"what": awaited[0], "ranks": awaited[1], "since_s": awaited[2]},
+            "frames": frames,
+            "frames_s": self._frames_s,
+            "groups": _groups() if now_s - self._frames_s >= _STANDS_S else None,
+            "traced": sys.gettrace() is not None,
+        }
+
+
+RECORDER = Recorder()
+
+
+def _frames(frame: FrameType | None) -> list[list[Any]]:
+    """File, line and function of each frame, the innermost first."""
+    found: list[list[Any]] = []
+    while frame is not None and len(found) < _MOST_FRAMES:
+        code = frame.f_code
+        found.append([code.co_filename[-_MOST_CHARACTERS:], frame.f_lineno, code.co_name[:80]])
+        frame = frame.f_back
+    return found
+
+
+def _groups() -> list[dict[str, Any]] | None:
+    """What torch's flight recorder has of each group; None: it has none, or no such recorder.
+
+    Counted by entries: its last completed collective, its states and its times are wrong at times.
+    """
+    torch = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(torch, "_dump_fr_trace_json", None)
+    if dump is None:
+        return None
+    try:
+        told = json.loads(dump(True, False))
+    except (RuntimeError, ValueError):
+        return None
+    groups: dict[str, dict[str, Any]] = {}
+    for entry in told.get("entries", ()):
+        name = str(entry["process_group"][0])
+        key = "p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"
+        group = groups.setdefault(name, {"name": name, "started": 0, "flying": []})
+        if not entry["is_p2p"]:
+            group["started"] = max(group["started"], entry[key])
+        if not entry["retired"]:
+            group["flying"].append(
+                {
+                    "number": entry[key],
+                    "between_two": entry["is_p2p"],
+                    "op": str(entry["profiling_name"])[:80],
+                    "sizes": entry["input_sizes"][:4],
+                    "dtypes": entry["input_dtypes"][:4],
+                }
+            )
+    for group in groups.values():
+        group["flying"] = group["flying"][:8]
+    return list(groups.values())

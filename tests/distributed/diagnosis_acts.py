@@ -1,0 +1,32 @@
+"""What ranks do in test_diagnosis: all-reduce for ever, until rank 2 does what the act says."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+ACT = sys.argv[1]
+STEPS = 20
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+rank = dist.get_rank()
+step = 0
+while True:
+    if step == STEPS and rank == 2:
+        if ACT == "lock":
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        elif ACT == "ends":
+            sys.exit(0)
+        elif ACT == "shapes":
+            dist.all_reduce(torch.ones(7))
+    dist.all_reduce(torch.ones(100_000))
+    time.sleep(0.02)
+    step += 1
+    print("step", step, flush=True)

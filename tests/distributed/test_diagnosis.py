@@ -1,0 +1,118 @@
+"""Hosts that tell why their run stands, with real ranks and a program that knows nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.distributed.test_host_program import HERE, Pair
+
+from yoked.core.shared_json import read_shared_json
+
+pytestmark = pytest.mark.distributed
+DEADLINE_S = 60.0
+PROGRAM = HERE / "diagnosis_acts.py"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    try:
+        yield made
+    finally:
+        for program in made.programs:
+            program.send_signal(signal.SIGTERM)
+        for program in made.programs:
+            program.wait(DEADLINE_S)
+
+
+def told(pair: Pair, node: int) -> dict[str, Any] | None:
+    """The first cause that a host tells of."""
+    file = pair.folder(node) / "diagnosis.json"
+    causes = json.loads(file.read_text())["causes"] if file.exists() else []
+    return causes[0] if causes else None
+
+
+def await_cause(pair: Pair, node: int) -> dict[str, Any]:
+    until_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until_s:
+        if (cause := told(pair, node)) is not None:
+            return cause
+        time.sleep(0.05)
+    raise AssertionError(pair.printed(0) + pair.printed(1))
+
+
+def await_steps(pair: Pair, count: int) -> None:
+    log = pair.folder(0) / "logs" / "0.0.out"
+    until_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until_s:
+        if log.exists() and log.read_text().count("step") >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError(pair.printed(0) + pair.printed(1))
+
+
+def test_a_stopped_rank_is_named_by_both_hosts(pair: Pair) -> None:
+    pair.start("none", program=PROGRAM)
+    await_steps(pair, 40)
+    pid = stop_rank(pair, 1)
+    began_s = time.monotonic()
+
+    for node in (0, 1):
+        cause = await_cause(pair, node)
+        print(node, time.monotonic() - began_s, cause)
+        assert (cause["cause"], cause["rank"]) == ("rank-stopped", 1)
+    os.kill(pid, signal.SIGCONT)
+
+
+def stop_rank(pair: Pair, rank: int) -> int:
+    """Stop a rank of beta as Ctrl-Z would; returns its process."""
+    record = read_shared_json(pair.folder(1) / "errors" / f"0.{rank}.record")
+    assert record is not None
+    os.kill(record["pid"], signal.SIGSTOP)
+    return int(record["pid"])
+
+
+def test_a_run_that_is_held_up_ends_with_the_cause(pair: Pair) -> None:
+    pair.start("none", program=PROGRAM, ends_held_up=True)
+    await_steps(pair, 40)
+    stop_rank(pair, 1)
+    began_s = time.monotonic()
+
+    for node in (0, 1):
+        failure = pair.exit(node).failure
+        print(node, time.monotonic() - began_s, failure)
+        assert failure is not None
+        assert (failure.cause, failure.rank, failure.host) == ("rank-stopped", 1, "beta")
+
+
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [("lock", "rank-stands")],
+)
+def test_a_rank_that_does_not_come_is_named_by_both_hosts(pair: Pair, act: str, code: str) -> None:
+    pair.start(act, program=PROGRAM)
+    await_steps(pair, 20)
+    began_s = time.monotonic()
+
+    for node in (0, 1):
+        cause = await_cause(pair, node)
+        print(node, time.monotonic() - began_s, cause)
+        assert (cause["cause"], cause["rank"]) == (code, 2)
+
+
+def test_a_rank_that_ends_well_while_others_go_on_is_the_cause_of_their_complaints(
+    pair: Pair,
+) -> None:
+    pair.start("ends", program=PROGRAM)
+
+    for node in (0, 1):
+        failure = pair.exit(node).failure
+        assert failure is not None
+        assert (failure.cause, failure.rank) == ("rank-ended-early", 2)

@@ -1,0 +1,188 @@
+"""Causes by what hosts told, as soon as they can be known; and none where nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.diagnosis.made_up import (
+    IN_PROGRAM,
+    PERIOD_S,
+    Told,
+    awaiting,
+    in_collective,
+    link,
+    rank,
+    recorded,
+)
+
+from yoked.diagnosis.rules import Cause, causes
+from yoked.diagnosis.vitals import Ended, Frame, RankVitals, Vitals
+
+# Age of what began just after the look before.
+Look = Callable[[float], tuple[Vitals | None, ...]]
+
+
+def first_told(look: Look, *, hosts: int = 2, limit_s: float = 10.0) -> tuple[Cause, float]:
+    """The first cause, and after how many seconds of a run that was well it was told."""
+    told = Told(hosts).steps()
+    age_s = 0.0
+    while age_s < limit_s:
+        age_s += PERIOD_S
+        told.look(*look(age_s))
+        if found := causes(told.history):
+            return found[0], age_s
+    raise AssertionError("nothing was told")
+
+
+def alive(each: RankVitals, **more: object) -> Vitals:
+    return Vitals(0, 0, (each,), **more)  # type: ignore[arg-type]
+
+
+def waits(number: int, age_s: float, **changes: object) -> Vitals:
+    """A host whose rank is in a collective for so long, using no core."""
+    return alive(rank(number, recorded=in_collective(77, age_s), **changes))
+
+
+def test_a_run_that_steps_has_no_cause() -> None:
+    told = Told()
+    for _ in range(60):
+        told.steps(1)
+        assert causes(told.history) == []
+
+
+def test_a_stopped_rank_is_told_with_its_process() -> None:
+    cause, after_s = first_told(lambda age_s: (waits(0, age_s), alive(rank(1, state="T"))))
+
+    assert (cause.code, cause.nodes, cause.rank) == ("rank-stopped", (1,), 1)
+    assert cause.params["pid"] == 101
+    assert after_s <= 2.0
+
+
+def test_a_rank_in_a_debugger_is_no_fault() -> None:
+    traced = recorded(frames=(Frame("/usr/lib/python3.11/pdb.py", 3, "cmdloop"), IN_PROGRAM))
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(lambda age_s: (waits(0, age_s), alive(rank(1, state="t"))))
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(lambda age_s: (waits(0, age_s), alive(rank(1, recorded=traced))))
+
+
+def test_a_mount_that_does_not_answer_is_told_with_the_line() -> None:
+    stuck = recorded(frames=(IN_PROGRAM,), frames_age_s=3.0)
+    cause, after_s = first_told(
+        lambda age_s: (
+            waits(0, age_s),
+            alive(rank(1, state="D", cpu_s=3.6, recorded=stuck)),
+        )
+    )
+
+    assert (cause.code, cause.rank) == ("disk-stands", 1)
+    assert cause.params["line"] == 41
+    assert after_s <= 3.0
+
+
+def test_a_host_whose_kernel_answers_and_whose_programs_do_not_is_asleep() -> None:
+    cause, after_s = first_told(lambda age_s: (waits(0, age_s, cpu_s=3.6), None))
+
+    assert (cause.code, cause.nodes, cause.certainty) == ("host-asleep", (1,), "likely")
+    assert after_s <= 2.0
+
+
+def test_a_host_that_acknowledges_nothing_is_gone_or_cut_off() -> None:
+    way = link(1, backoff=3, unsent_bytes=4000)
+    cause, after_s = first_told(
+        lambda age_s: (alive(rank(0, recorded=in_collective(7, age_s)), control=(way,)), None)
+    )
+
+    assert (cause.code, cause.nodes, cause.link) == ("host-unheard", (1, 0), (0, 1))
+    assert after_s <= 2.0
+
+
+def test_what_is_unheard_for_long_is_sure() -> None:
+    told = Told().steps()
+    for _ in range(9):
+        told.look(waits(0, 1.0), None)
+
+    assert [cause.certainty for cause in causes(told.history)] == ["sure"]
+
+
+def test_a_rank_that_stands_in_a_lock_is_told_with_its_line() -> None:
+    cause, after_s = first_told(
+        lambda age_s: (
+            waits(0, age_s, cpu_s=3.6),
+            alive(rank(1, cpu_s=3.6, recorded=recorded(frames_age_s=age_s))),
+        )
+    )
+
+    assert (cause.code, cause.nodes, cause.rank) == ("rank-stands", (1,), 1)
+    assert (cause.params["file"], cause.params["line"]) == (IN_PROGRAM.file, 41)
+    assert cause.params["what"] == "gloo:all_reduce"
+    assert after_s <= 3.0
+
+
+def test_a_rank_that_computes_for_long_is_not_said_to_stand() -> None:
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(lambda age_s: (waits(0, age_s, cpu_s=3.6), alive(rank(1, cpu_s=3.6 + age_s))))
+
+
+@pytest.mark.parametrize("phase", ["saving", "evaluating", "compiling"])
+def test_what_takes_as_long_as_it_takes_is_no_fault(phase: str) -> None:
+    busy = recorded(phase=phase, frames_age_s=5.0)
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(
+            lambda age_s: (waits(0, age_s, cpu_s=3.6), alive(rank(1, cpu_s=3.6, recorded=busy)))
+        )
+
+
+def test_a_rank_that_ended_well_while_others_wait_is_told() -> None:
+    cause, _ = first_told(
+        lambda age_s: (waits(0, age_s, cpu_s=3.6), Vitals(0, 0, (), (Ended(1, 0, age_s),)))
+    )
+
+    assert (cause.code, cause.nodes, cause.rank) == ("rank-ended-early", (1,), 1)
+
+
+def test_collectives_of_unlike_sizes_are_told_with_both_calls() -> None:
+    cause, _ = first_told(
+        lambda age_s: (
+            waits(0, age_s, cpu_s=3.6),
+            alive(rank(1, cpu_s=3.6, recorded=in_collective(77, age_s, sizes=(64, 64)))),
+        )
+    )
+
+    assert (cause.code, cause.rank) == ("collective-mismatch", 1)
+    assert cause.params["calls"] == {
+        "0": "gloo:all_reduce 77 of [(1000,)]",
+        "1": "gloo:all_reduce 77 of [(64, 64)]",
+    }
+
+
+def test_bytes_that_are_not_acknowledged_though_both_hosts_are_heard_are_of_the_link() -> None:
+    stuck = link(1, backoff=2, unsent_bytes=200_000, acked_age_s=2.0)
+    cause, _ = first_told(
+        lambda age_s: (
+            alive(rank(0, cpu_s=3.6, recorded=in_collective(77, age_s)), links=(stuck,)),
+            alive(rank(1, cpu_s=3.6, recorded=in_collective(77, age_s)), links=(link(0),)),
+        )
+    )
+
+    assert (cause.code, set(cause.nodes)) == ("link-stands", {0, 1})
+
+
+def test_of_three_ranks_the_one_that_waits_for_nobody_is_the_cause() -> None:
+    cause, _ = first_told(
+        lambda age_s: (
+            alive(rank(0, cpu_s=3.6, recorded=awaiting("gradient 3", (1,), age_s))),
+            alive(rank(1, cpu_s=3.6, recorded=awaiting("gradient 2", (2,), age_s))),
+            alive(rank(2, cpu_s=3.6, recorded=recorded(frames_age_s=age_s))),
+        ),
+        hosts=3,
+    )
+
+    assert (cause.code, cause.rank) == ("rank-stands", 2)
+
+
+def test_absent_records_are_no_evidence() -> None:
+    silent = alive(rank(1, cpu_s=3.6, recorded=None))
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(lambda age_s: (waits(0, age_s, cpu_s=3.6), silent))

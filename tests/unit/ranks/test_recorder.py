@@ -1,0 +1,94 @@
+"""What a rank says of itself, as its host's daemon reads it; and how it is freed at a word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.core.shared_json import read_shared_json
+from yoked.ranks import recorder
+from yoked.ranks.freeing import ADDRESSES_VARIABLE, free_rank
+
+LIMIT_S = 20.0
+PROGRAM = """
+import sys, time
+from yoked.ranks.recorder import RECORDER
+RECORDER.start()
+with RECORDER.phase("saving"), RECORDER.awaiting("gradient 3", (1,)):
+    RECORDER.step_done()
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+
+
+def soon(look: Callable[[], Any]) -> Any:
+    until_s = time.monotonic() + LIMIT_S
+    while not (found := look()) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    return found
+
+
+def test_what_a_rank_is_about_is_read_also_while_it_is_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "record"
+    command = [sys.executable, "-c", PROGRAM]
+    env = {**os.environ, recorder.FILE_VARIABLE: str(file)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as rank:
+        try:
+            assert rank.stdout is not None
+            rank.stdout.readline()
+            told = soon(lambda: (found := read_shared_json(file)) and found["steps"] and found)
+            rank.send_signal(signal.SIGSTOP)
+            time.sleep(2 * recorder.PERIOD_S)
+            then = read_shared_json(file)
+        finally:
+            rank.kill()
+
+    assert told["phase"] == "saving"
+    assert (told["awaits"]["what"], told["awaits"]["ranks"]) == ("gradient 3", [1])
+    assert told["frames"][0][1:] == [8, "<module>"]
+    assert then is not None
+    assert time.monotonic() - then["at_s"] > recorder.PERIOD_S
+
+
+def test_without_a_daemon_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(recorder.FILE_VARIABLE, raising=False)
+    before = threading.active_count()
+
+    recorder.Recorder().start()
+
+    assert threading.active_count() == before
+
+
+def test_connections_to_hosts_of_the_run_are_shut_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ADDRESSES_VARIABLE, "127.0.0.2")
+    with (
+        socket.create_server(("127.0.0.2", 0)) as peer,
+        socket.create_server(("127.0.0.1", 0)) as store,
+        socket.create_server(("127.0.0.3", 0)) as stranger,
+    ):
+        monkeypatch.setenv("MASTER_PORT", str(store.getsockname()[1]))
+        ends = [socket.create_connection(each.getsockname()) for each in (peer, store, stranger)]
+        accepted = [each.accept()[0] for each in (peer, store, stranger)]
+        try:
+            assert free_rank() == 1
+            for end in ends:
+                end.settimeout(0.2)
+            assert ends[0].recv(1) == b""
+            for end in ends[1:]:
+                with pytest.raises(TimeoutError):
+                    end.recv(1)
+        finally:
+            for each in (*ends, *accepted):
+                each.close()
