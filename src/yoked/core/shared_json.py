@@ -26,13 +26,18 @@ _FILE_BYTES = _SHOWN.size + 2 * SLOT_BYTES
 
 
 class SharedJson:
-    """The writer's side. Its file belongs to this user alone, and must not be there yet."""
+    """The writer's side. Its file belongs to this user alone, and must not be there yet.
+
+    Raises OSError where it cannot be made, or there is no room for it.
+    """
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             # Written and not cut to size: a full disk is met here, and not as SIGBUS later.
-            os.write(descriptor, _SHOWN.pack(_MAGIC, 0) + bytes(2 * SLOT_BYTES))
+            empty = _SHOWN.pack(_MAGIC, 0) + bytes(2 * SLOT_BYTES)
+            while empty:
+                empty = empty[os.write(descriptor, empty) :]
             self._memory = mmap.mmap(descriptor, _FILE_BYTES)
         finally:
             os.close(descriptor)
