@@ -17,11 +17,12 @@ import sys
 from pathlib import Path
 from yoked.core.shared_json import SharedJson
 memory = SharedJson(Path(sys.argv[1]))
-print("begun", flush=True)
 count = 0
 while True:
     count += 1
     memory.write({"count": count, "filler": "x" * (count % 4000), "again": count})
+    if count == 1:
+        print("begun", flush=True)
 """
 
 
@@ -63,8 +64,6 @@ def test_whenever_the_writer_is_killed_a_whole_object_is_read(tmp_path: Path) ->
         writer.kill()
     seen.append(read_shared_json(file))
 
-    counts = [found["count"] for found in seen if found is not None]
-    assert counts == sorted(counts)
     assert all(found is None or found["count"] == found["again"] for found in seen)
     assert seen[-1] is not None
 
