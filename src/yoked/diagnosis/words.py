@@ -43,7 +43,7 @@ def words_of(cause: Cause, hosts: Sequence[str]) -> Words:
 def _stopped(cause: Cause, hosts: Sequence[str]) -> Words:
     pid, since = cause.params["pid"], format_duration(cause.since_s)
     what = f"its process {pid} was stopped {since} ago (SIGSTOP, or Ctrl-Z), and the others wait"
-    return Words(what, (f"on {hosts[cause.nodes[0]]}: kill -CONT {pid}",))
+    return Words(what, (f"kill -CONT {pid}    on {hosts[cause.nodes[0]]}",))
 
 
 def _stands(cause: Cause, hosts: Sequence[str]) -> Words:
@@ -65,7 +65,7 @@ def _on_disk(cause: Cause, hosts: Sequence[str]) -> Words:
         f"{format_duration(cause.since_s)}, at {_place(cause)}"
     )
     host = hosts[cause.nodes[0]]
-    return Words(what, (f"on {host}: see which mount does not answer: df -h; dmesg",))
+    return Words(what, (f"df -h; dmesg    on {host}: which mount does not answer?",))
 
 
 def _asleep(cause: Cause, hosts: Sequence[str]) -> Words:
@@ -84,7 +84,7 @@ def _unheard(cause: Cause, hosts: Sequence[str]) -> Words:
         f"{listener} sends is acknowledged: it is off or asleep, or the link between {gone} and "
         f"{listener} is cut"
     )
-    return Words(what, (f"look at {gone}, its cable or Wi-Fi, then: yoked doctor",))
+    return Words(what, ("yoked doctor    once its power, cable and Wi-Fi are in order",))
 
 
 def _link(cause: Cause, hosts: Sequence[str]) -> Words:
@@ -94,7 +94,7 @@ def _link(cause: Cause, hosts: Sequence[str]) -> Words:
         f"the link {way} passes the launchers' words and not the ranks' bytes for "
         f"{format_duration(cause.since_s)}: {cause.params['unsent']:,} bytes are not acknowledged"
     )
-    fix = (f"a firewall that came up on {source} or {target} is the usual cause: yoked doctor",)
+    fix = (f"yoked doctor    a firewall that came up on {source} or {target} is the usual cause",)
     return Words(what, fix)
 
 

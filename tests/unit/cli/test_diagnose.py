@@ -16,7 +16,7 @@ CAUSE = {
     "certainty": "sure",
     "since_s": 1.2,
     "what": "its process 383 was stopped 1.20 s ago (SIGSTOP, or Ctrl-Z), and the others wait",
-    "fix": ["on beta: kill -CONT 383"],
+    "fix": ["kill -CONT 383    on beta"],
 }
 FAILURE = {
     "host": "alpha",
