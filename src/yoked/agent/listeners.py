@@ -80,7 +80,7 @@ def listeners_of(launch_id: str, chosen: str | None) -> list[dict[str, Any]]:
     for process in all_processes() if places else ():
         if process.environment().get(LAUNCH_VARIABLE) != launch_id:
             continue
-        for inode in places.keys() & socket_inodes(process):
+        for inode in places.keys() & socket_inodes(process.pid):
             where = {"address": str(places[inode].address), "port": places[inode].port}
             found.append({**where, "pid": process.pid, "command": process.command()})
     return sorted(found, key=lambda each: (each["port"], each["address"], each["pid"]))
@@ -97,7 +97,7 @@ def listener_owners(port: int) -> list[dict[str, Any]]:
         return []
     owners = []
     for process in all_processes():
-        held = sockets.keys() & socket_inodes(process)
+        held = sockets.keys() & socket_inodes(process.pid)
         if held:
             for inode in held:
                 sockets[inode] = -1
@@ -118,13 +118,13 @@ def listening_sockets(port: int) -> dict[int, int]:
 
 def ports_of(process: ProcessId) -> list[int]:
     """The ports on which a process listens."""
-    held = socket_inodes(process)
+    held = socket_inodes(process.pid)
     return sorted({row.port for row in rows() if row.listens and row.inode in held})
 
 
-def socket_inodes(process: ProcessId) -> set[int]:
-    """The sockets that a process holds; none where we may not look."""
-    folder = f"/proc/{process.pid}/fd"
+def socket_inodes(pid: int) -> set[int]:
+    """The sockets that a process holds; none where it is gone, or we may not look."""
+    folder = f"/proc/{pid}/fd"
     found: set[int] = set()
     try:
         descriptors = os.listdir(folder)  # noqa: PTH208 - names are all that is wanted

@@ -6,8 +6,6 @@ linux/inet_diag.h, linux/tcp.h (struct tcp_info).
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -63,18 +61,6 @@ def connections(family: socket.AddressFamily = socket.AF_INET) -> Iterator[Conne
         info = attributes(content[_ATTRIBUTES_AT:]).get(_INFO)
         if info is not None:
             yield _connection(content, info)
-
-
-def sockets_of(pid: int) -> set[int]:
-    """The inodes of the sockets that a process holds; empty where it is gone, or not ours."""
-    folder, found = f"/proc/{pid}/fd", set[int]()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):  # noqa: PTH208 - names are all that is wanted
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - it is a label, no path
-                if target.startswith("socket:["):
-                    found.add(int(target[8:-1]))
-    return found
 
 
 def _connection(content: bytes, info: bytes) -> Connection:

@@ -56,10 +56,6 @@ class SharedJson:
         _SHOWN.pack_into(self._memory, 0, _MAGIC, hidden)
         self._shown = hidden
 
-    def close(self) -> None:
-        """Let the memory go; the file stays."""
-        self._memory.close()
-
 
 def read_shared_json(path: Path) -> dict[str, Any] | None:
     """The object that is shown in a file; None where there is none, or no whole one."""

@@ -32,11 +32,10 @@ class Place:
 
 @dataclass
 class HostHistory:
-    """What came of one host. heard_s: when, by the listener's clock. gone: its connection ended."""
+    """What came of one host. heard_s: when, by the listener's clock."""
 
     place: Place
     looks: deque[tuple[float, Vitals]] = field(default_factory=lambda: deque(maxlen=_LOOKS_KEPT))
-    gone: bool = False
 
     @property
     def last(self) -> Vitals | None:
@@ -107,15 +106,10 @@ class RunHistory:
         if host.last is not None and vitals.number <= host.last.number:
             # One that was on its way while a newer came, or says again what it said.
             return
-        host.gone = False
         host.looks.append((now_s, vitals))
         for rank in vitals.ranks:
             if rank.rank in host.place.ranks and rank.recorded is not None:
                 self.ranks[rank.rank].take(rank.recorded, now_s)
-
-    def lose(self, node: int) -> None:
-        """The connection to a host ended."""
-        self.hosts[node].gone = True
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""

@@ -9,18 +9,17 @@ Source: socket(7), SO_ATTACH_FILTER; bpf(4) of the BSDs for the instruction.
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
-import stat
 import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from yoked.ranks.own_sockets import own_sockets
 
 # Of asm-generic/socket.h; Python has no name for it.
 _SO_ATTACH_FILTER = 26
@@ -71,18 +70,11 @@ def _as_gloo_tells(name: Any) -> bytes:
 
 def _listening() -> Iterator[socket.socket]:
     """A second descriptor of each socket at which this process waits for TCP connections."""
-    for entry in list(Path("/proc/self/fd").glob("*")):
-        # One that was closed meanwhile is none any more.
-        with suppress(OSError):
-            number = int(entry.name)
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            found = socket.socket(fileno=os.dup(number))
-            waits = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if waits and found.family in (socket.AF_INET, socket.AF_INET6):
-                yield found
-            else:
-                found.close()
+    for found in own_sockets():
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            yield found
+        else:
+            found.close()
 
 
 def _drop_all(listener: socket.socket) -> None:

@@ -22,7 +22,7 @@ EVERYWHERE = ("00000000", "0" * 32)
 def test_a_listener_is_on_each_address_and_never_on_all() -> None:
     own = ProcessId.of(os.getpid())
     with listening(more=[0]) as listener:
-        held = socket_inodes(own)
+        held = socket_inodes(own.pid)
         places = {
             tuple(row.place.split(":")) for row in rows() if row.listens and row.inode in held
         }

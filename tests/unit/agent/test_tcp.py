@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from yoked.agent.tcp import Connection, connections, sockets_of
+from yoked.agent.listeners import socket_inodes
+from yoked.agent.tcp import Connection, connections
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sock_diag is Linux's")
 
@@ -27,7 +28,7 @@ def pair(address: str) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def seen(of: socket.socket, family: socket.AddressFamily = socket.AF_INET) -> Connection:
-    own = sockets_of(os.getpid())
+    own = socket_inodes(os.getpid())
     (found,) = [
         each
         for each in connections(family)
@@ -64,4 +65,4 @@ def test_what_the_receiver_has_no_room_for_waits_at_the_sender() -> None:
 
 
 def test_a_process_that_is_gone_has_no_sockets() -> None:
-    assert sockets_of(2**22 + 1) == set()
+    assert socket_inodes(2**22 + 1) == set()

@@ -12,11 +12,11 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.tcp import Connection, connections, sockets_of
+from yoked.agent.listeners import socket_inodes
+from yoked.agent.tcp import Connection, connections
 from yoked.core.schema import decode
 from yoked.core.shared_json import read_shared_json
 from yoked.diagnosis.vitals import (
@@ -30,6 +30,7 @@ from yoked.diagnosis.vitals import (
     Vitals,
 )
 from yoked.launch.bootstrap.job import Job
+from yoked.ranks.freeing import plain_address
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -72,7 +73,7 @@ class Looker:
         with contextlib.suppress(OSError):
             for family in self._families:
                 for connection in connections(family):
-                    node = self._nodes.get(_plain(connection.remote[0]))
+                    node = self._nodes.get(plain_address(connection.remote[0]))
                     if node is not None and node != self._own:
                         found.append((node, connection))
         return found
@@ -80,7 +81,7 @@ class Looker:
 
 def _links(ends: Iterable[tuple[int, Connection]], pids: Iterable[int]) -> list[LinkVitals]:
     """What these processes hold of the connections, by the other host."""
-    own = set[int]().union(*(sockets_of(pid) for pid in pids))
+    own = set[int]().union(*(socket_inodes(pid) for pid in pids))
     found: dict[int, list[Connection]] = defaultdict(list)
     for node, connection in ends:
         if connection.inode in own:
@@ -151,13 +152,6 @@ def _recorded(file: Path) -> Recorded | None:
     except (KeyError, TypeError, ValueError):
         # The program has its own user's rights, and may write there what it likes.
         return None
-
-
-def _plain(address: str) -> str:
-    """::ffff:10.0.0.1 is 10.0.0.1."""
-    found = ip_address(address)
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return str(mapped or found)
 
 
 def _text(path: str) -> str:

@@ -54,10 +54,6 @@ class Watch:
             return
         self._history.take(told.node, told.vitals, now_s)
 
-    def lose(self, node: int) -> None:
-        """The connection to another host ended."""
-        self._history.lose(node)
-
     def turn(self, ranks: LocalRanks, now_s: float) -> Vitals | None:
         """Look, if it is time to, and judge; returns what was seen, for the other hosts."""
         if now_s < self._due_s:
