@@ -13,7 +13,7 @@ from typing import Literal
 from yoked.diagnosis.activity import PATIENT, activity_of, own_frame
 from yoked.diagnosis.history import HostHistory, RunHistory
 from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
-from yoked.diagnosis.waits import Wait, behind, roots, waits_of
+from yoked.diagnosis.waits import Wait, behind, roots, wait_of, waits_of
 
 Code = Literal[
     "rank-stopped",
@@ -130,6 +130,9 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait]) -> list[Cause]:
             cause = _ended_early(history, rank, longest)
         else:
             node, vitals = now[rank]
+            if wait_of(vitals) is not None:
+                # It waits too, and not yet for so long: hosts look at different moments.
+                continue
             if activity_of(vitals) in PATIENT:
                 # It is told to whoever asks, and is no fault: the run goes on once it is through.
                 return []

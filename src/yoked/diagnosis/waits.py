@@ -40,7 +40,7 @@ def waits_of(history: RunHistory) -> dict[int, Wait]:
     limit_s = patience_s(history)
     found = {}
     for node, vitals in history.alive():
-        wait = _wait(vitals)
+        wait = wait_of(vitals)
         if wait is None:
             continue
         # What came of a silent host is old by as much.
@@ -50,7 +50,8 @@ def waits_of(history: RunHistory) -> dict[int, Wait]:
     return found
 
 
-def _wait(vitals: RankVitals) -> Wait | None:
+def wait_of(vitals: RankVitals) -> Wait | None:
+    """What a rank waits for, however short; None: it waits for no other rank."""
     recorded = vitals.recorded
     if recorded is None:
         return None

@@ -182,6 +182,20 @@ def test_of_three_ranks_the_one_that_waits_for_nobody_is_the_cause() -> None:
     assert (cause.code, cause.rank) == ("rank-stands", 2)
 
 
+def test_a_rank_that_waits_too_is_no_root_though_its_host_looked_earlier() -> None:
+    for late in (0.3, 0.5, 0.7):
+        cause, _ = first_told(
+            lambda age_s, late=late: (
+                waits(0, max(0.0, age_s - late), cpu_s=3.6),
+                waits(1, age_s, cpu_s=3.6),
+                alive(rank(2, cpu_s=3.6, recorded=recorded(frames_age_s=age_s))),
+            ),
+            hosts=3,
+        )
+
+        assert (cause.code, cause.rank) == ("rank-stands", 2)
+
+
 def test_absent_records_are_no_evidence() -> None:
     silent = alive(rank(1, cpu_s=3.6, recorded=None))
     with pytest.raises(AssertionError, match="nothing was told"):
