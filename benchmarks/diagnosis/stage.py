@@ -1,0 +1,248 @@
+"""Two hosts with a core each, and runs on them: start one, look at it from outside, clear it away.
+
+What is read of a host is read by way of /proc, beside its network and its programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from classes import Program
+
+import yoked
+from yoked.core.proc import ProcessId
+from yoked.core.shared_json import read_shared_json
+from yoked.errors import YokedError
+from yoked.lab import faults
+from yoked.lab.faults.processes import identified, is_ssh_server
+from yoked.lab.host import LabHost
+from yoked.lab.lab import Lab
+from yoked.lab.topology_load import load
+
+HERE = Path(__file__).resolve().parent
+HOSTS = ("alpha", "beta")
+SOURCES = Path(yoked.__file__).parents[1]
+COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
+# In a host; as program/acts.py has them.
+ACTS, TRIGGER, STAMP, STUCK = "/run/bench", "/run/bench/act", "/run/bench/stamp", "/run/bench/stuck"
+_HOOK = (
+    f"import os, sys; 'RANK' in os.environ and "
+    f"(sys.path.append({ACTS!r}), __import__('in_trainer'))\n"
+)
+_JOBS = Path.home() / ".local/state/yoked/jobs"
+_START_S, _CLEAR_ROUNDS = 120.0, 20
+# A model of about 4 MB of gradients, and steps of about 0.1 s.
+_MODEL = (
+    *("--depth", "4", "--aspect-ratio", "32", "--head-dim", "32", "--max-seq-len", "128"),
+    *("--vocab-size", "2048", "--total-batch-size", "1024", "--device-batch-size", "4"),
+    *("--dtype", "float32", "--matmul", "mkl", "--attention", "sdpa", "--compile", "off"),
+    *("--sync", "exact", "--lm-head", "replicated", "--balance", "off", "--threads", "1"),
+    *("--eval-every", "-1", "--save-every", "-1", "--keep", "all"),
+)
+
+
+@dataclass
+class Run:
+    """A run that was started. folders: of its job, by host, as this process reaches them."""
+
+    name: str
+    folders: dict[str, Path]
+    ranks: dict[int, ProcessId] = field(default_factory=dict)
+
+    def read(self, host: str, name: str) -> dict[str, Any]:
+        """A JSON file of the job on a host; empty where it is not there."""
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self.folders[host] / name).read_text())
+            return found
+        return {}
+
+    def steps(self, rank: int) -> int:
+        """The steps that a rank took."""
+        record = self.folders[HOSTS[rank]] / "errors" / f"0.{rank}.record"
+        return int((read_shared_json(record) or {}).get("steps", 0))
+
+    def printed(self) -> str:
+        """The end of what ranks and launchers wrote."""
+        said = []
+        for host, folder in self.folders.items():
+            for path in sorted((folder / "logs").glob("*")):
+                with contextlib.suppress(OSError):
+                    said.append(f"{host} {path.name}: {path.read_text(errors='replace')[-1500:]}")
+        return "\n".join(said)
+
+
+@dataclass
+class Stage:
+    """One lab, up, with the folder of the person who starts runs on it."""
+
+    lab: Lab
+    folder: Path
+    helpers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(SOURCES),
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+        }
+
+    def host(self, name: str) -> LabHost:
+        return self.lab.host(name)
+
+    def prepare(self, program: Program) -> None:
+        """What a program needs on the hosts to do its acts, for this trial alone."""
+        site = next(path for path in sys.path if path.endswith("site-packages"))
+        hook = f"{site}/bench_in_trainer.pth"
+        for name in HOSTS:
+            host = self.host(name)
+            host.run(["sh", "-ec", f"rm -rf {ACTS} {hook}; mkdir -p {ACTS}; touch {STUCK}"])
+            if program == "trainer":
+                for file in ("acts.py", "in_trainer.py"):
+                    host.write_text(f"{ACTS}/{file}", (HERE / "program" / file).read_text())
+                host.write_text(hook, _HOOK)
+
+    def start(self, program: Program, steps: int, *flags: str) -> Run:
+        """Start a run and wait until its ranks take steps. Raises RuntimeError."""
+        name = f"t{secrets.token_hex(4)}"
+        fleet = ["--fleet", str(self.lab.fleet_file), "--run", name, "--on-fault", "stop"]
+        common = [*fleet, "--detach", "--json", "--no-doctor"]
+        if program == "ddp":
+            words = ["run", *common, "--", "train.py", str(steps), *flags]
+        else:
+            runs = str(self.folder / "runs")
+            words = ["train", *common, "--runs-dir", runs, "--num-iterations", str(steps), *_MODEL]
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, *words],
+            cwd=self.folder / "program",
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_START_S,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{words}: {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+        return Run(name, {host: self._job_folder(host, name) for host in HOSTS})
+
+    def _job_folder(self, host: str, name: str) -> Path:
+        folder = Path(f"/proc/{self.host(host).pid}/root{_JOBS}")
+        found = [path for path in folder.iterdir() if path.name.startswith(name)]
+        if len(found) != 1:
+            raise RuntimeError(f"{host} has the jobs {found}")
+        return found[0]
+
+    def await_steps(self, run: Run, steps: int, limit_s: float = _START_S) -> None:
+        """Until both ranks took so many; knows their processes then. Raises RuntimeError."""
+        until_s = time.monotonic() + limit_s
+        while min(run.steps(rank) for rank in range(len(HOSTS))) < steps:
+            over = [host for host in HOSTS if run.read(host, "outcome.json")]
+            if over or time.monotonic() > until_s:
+                raise RuntimeError(f"no {steps} steps; over: {over}\n{run.printed()}")
+            time.sleep(0.05)
+        if not run.ranks:
+            run.ranks = {rank: self._process(run, rank) for rank in range(len(HOSTS))}
+
+    def _process(self, run: Run, rank: int) -> ProcessId:
+        """A rank's process, as this machine knows it."""
+        record = read_shared_json(run.folders[HOSTS[rank]] / "errors" / f"0.{rank}.record")
+        assert record is not None
+        processes = {each.pid: each.outer_pid for each in self.host(HOSTS[rank]).processes()}
+        return ProcessId.of(processes[record["pid"]])
+
+    def help(self, words: list[str]) -> None:
+        """Start a program of this machine that says `ready`, and ends with the trial."""
+        helper = subprocess.Popen(
+            words, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        )
+        self.helpers.append(helper)
+        assert helper.stdout is not None
+        if helper.stdout.readline() != "ready\n":
+            raise RuntimeError(f"{words} did not begin")
+
+    def clear(self, run: Run | None) -> None:
+        """End whatever a trial left, and undo what it broke. Raises YokedError, RuntimeError."""
+        for helper in self.helpers:
+            helper.kill()
+            helper.wait()
+        self.helpers = []
+        for name in HOSTS:
+            if (group := self.host(name).group) is not None:
+                group.thaw()
+                if group.can("memory"):
+                    group.set_memory(None)
+            end_all(self.host(name))
+        faults.heal(self.lab)
+        for name in HOSTS:
+            self.host(name).tool(["nft", "flush", "ruleset"])
+            if run is not None:
+                shutil.rmtree(run.folders[name], ignore_errors=True)
+
+
+def end_all(host: LabHost) -> None:
+    """Kill all processes of a host but its first one and its ssh server. Raises RuntimeError."""
+    for _ in range(_CLEAR_ROUNDS):
+        ours = [each for each in host.processes() if each.pid != 1 and not is_ssh_server(each)]
+        if not ours:
+            return
+        for process in identified(ours):
+            process.kill(1.0)
+    raise RuntimeError(f"{host.name} still runs {ours}")
+
+
+@contextlib.contextmanager
+def stage() -> Iterator[Stage]:
+    """Two hosts at one switch; all is gone at the end, also of a process that is killed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="yg-") as folder,
+        Lab.up(load("two-hosts-1gbe"), name=f"d-{secrets.token_hex(3)}", tethered=True) as lab,
+    ):
+        own = Stage(lab, Path(folder))
+        (own.folder / "run").mkdir(mode=0o700)
+        shutil.copytree(HERE / "program", own.folder / "program")
+        try:
+            yield own
+        finally:
+            for helper in own.helpers:
+                helper.kill()
+
+
+class Stages:
+    """The stage of the next trial: the last one's, unless that could not be cleared."""
+
+    def __init__(self) -> None:
+        self._exit = contextlib.ExitStack()
+        self._stage: Stage | None = None
+
+    def take(self) -> Stage:
+        if self._stage is None:
+            self._stage = self._exit.enter_context(stage())
+        return self._stage
+
+    def give_back(self, own: Stage, run: Run | None, *, again: bool) -> None:
+        """again: whether another trial may use it."""
+        try:
+            if again:
+                own.clear(run)
+                return
+        except (YokedError, RuntimeError, OSError) as problem:
+            print(f"a new lab: {problem}", flush=True)
+        self.close()
+
+    def close(self) -> None:
+        self._stage = None
+        self._exit.close()
