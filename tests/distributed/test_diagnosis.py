@@ -92,6 +92,22 @@ def test_a_run_that_is_held_up_ends_with_the_cause(pair: Pair) -> None:
         assert (failure.cause, failure.rank, failure.host) == ("rank-stopped", 1, "beta")
 
 
+def test_a_run_ends_with_the_cause_though_a_host_is_asleep(pair: Pair) -> None:
+    pair.start("none", program=PROGRAM, ends_held_up=True)
+    await_steps(pair, 40)
+    # The launcher first: it would tell of its rank.
+    pair.programs[1].send_signal(signal.SIGSTOP)
+    stop_rank(pair, 1)
+    began_s = time.monotonic()
+    try:
+        failure = pair.exit(0).failure
+    finally:
+        pair.programs[1].send_signal(signal.SIGCONT)
+    print(time.monotonic() - began_s, failure)
+    assert failure is not None
+    assert (failure.cause, failure.host) == ("host-asleep", "beta")
+
+
 @pytest.mark.parametrize(
     ("act", "code"),
     [("lock", "rank-stands")],

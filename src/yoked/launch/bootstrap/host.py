@@ -134,7 +134,10 @@ class HostProgram:
             traceback.print_exception(problem)
             self._watch = None
             return
-        if seen is not None and self._control is not None:
+        if seen is None:
+            # A cause that stays must not fill the queue: the end of the ranks comes after it.
+            return
+        if self._control is not None:
             self._control.tell(seen)
         if self._job.ends_held_up and (failure := self._watch.failure) is not None:
             self._events.put(HeldUp(self._generation, failure))
