@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from classes import SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
+from classes import OF_TWO_HOSTS, SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
 from inject import before, inject
 from stage import HOSTS, STAMP, Run, Stage
 
@@ -231,12 +231,16 @@ class _Watch:
         failure = outcome["attempts"][-1]["failure"] if outcome.get("attempts") else None
         if failure is None:
             return
+        hosts, code = [failure["host"]], failure["cause"]
+        if code in OF_TWO_HOSTS:
+            # It has one host; its sentence has the other end of the link.
+            hosts += [each for each in HOSTS if each not in hosts and each in failure["what"]]
         with contextlib.suppress(OSError):
             yield Told(
                 by=host,
                 at_s=os.stat(self._run.folders[host] / "outcome.json").st_mtime,
-                code=failure["cause"] or f"none ({failure['kind'] or failure['signal']})",
-                hosts=failure.get("hosts") or [failure["host"]],
+                code=code or f"none ({failure['kind'] or failure['signal']})",
+                hosts=hosts,
                 rank=failure["rank"],
                 certainty="outcome",
                 what=failure["what"],
