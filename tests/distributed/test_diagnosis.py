@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 from tests.distributed.test_host_program import HERE, Pair
+from tests.unit.agent.fake_call import FakeCall
 
+from yoked.agent import stacks as agent_stacks
+from yoked.agent.jobfolder import JobFolder
 from yoked.core.shared_json import read_shared_json
+from yoked.diagnosis.stacks import STALE_S, RankStacks, read_stacks
 
 pytestmark = pytest.mark.distributed
 DEADLINE_S = 60.0
@@ -77,6 +81,41 @@ def stop_rank(pair: Pair, rank: int) -> int:
     assert record is not None
     os.kill(record["pid"], signal.SIGSTOP)
     return int(record["pid"])
+
+
+def stacks(pair: Pair, node: int, patch: pytest.MonkeyPatch) -> list[RankStacks]:
+    """What an agent of this host would tell."""
+    patch.setattr(agent_stacks, "find_job", lambda _: JobFolder(pair.folder(node)))
+    told = agent_stacks.answer_job_stacks(FakeCall(run="r"))
+    return list(read_stacks(json.loads(json.dumps(told))))
+
+
+def test_where_a_rank_stands_is_told_while_it_runs_and_while_it_is_stopped(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.start("lock", program=PROGRAM)
+    await_steps(pair, 20)
+    await_cause(pair, 0)
+    running = stacks(pair, 1, monkeypatch)
+    pid = stop_rank(pair, 2)
+    time.sleep(STALE_S)
+    stopped = stacks(pair, 1, monkeypatch)
+    os.kill(pid, signal.SIGCONT)
+
+    ours = [
+        [frame for frame in rank.threads[0].frames if frame[0].endswith("diagnosis_acts.py")]
+        for rank in (*running, *stopped)
+    ]
+    lines = PROGRAM.read_text().splitlines()
+    assert [rank.rank for rank in running] == [1, 2]
+    # Threads beside the main one are told by ranks that can be asked.
+    assert all({thread.name for thread in rank.threads} >= {"MainThread"} for rank in running)
+    assert [lines[frames[0][1] - 1].strip() for frames in ours] == [
+        "dist.all_reduce(torch.ones(100_000))",
+        "lock.acquire()",
+    ] * 2
+    assert [rank.frozen for rank in running] == [False, False]
+    assert [(rank.frozen, rank.state) for rank in stopped] == [(False, "S"), (True, "T")]
 
 
 def test_a_run_that_is_held_up_ends_with_the_cause(pair: Pair) -> None:

@@ -36,6 +36,7 @@ MODULES = {
     "job_go": "jobs",
     "job_list": "jobstatus",
     "job_status": "jobstatus",
+    "job_stacks": "stacks",
     "job_stop": "jobs",
     "job_remove": "jobs",
     "job_logs": "logs",

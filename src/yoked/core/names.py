@@ -1,4 +1,4 @@
-"""Names of runs. Each is a folder on every host, and a word of command lines."""
+"""Names of runs, each a folder on every host and a word of command lines; and of their files."""
 
 from __future__ import annotations
 
@@ -6,3 +6,6 @@ import re
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 RUN_NAME_RULE = "letters, digits and . _ - only, at most 80, a letter or digit first"
+
+# Of what a rank writes beside its record when it is asked where its threads are.
+STACKS_SUFFIX = ".stacks"

@@ -164,6 +164,38 @@ class ProcessId(NamedTuple):
             return False
 
 
+class KernelView(NamedTuple):
+    """What the kernel says of a process now.
+
+    state: its letter (proc_pid_stat(5)): R runs, S waits, D waits for a disk or mount, T is
+    stopped, t is traced, Z has ended. cpu_s: used so far. waits_in: the kernel's function where it
+    waits, or empty.
+    """
+
+    state: str
+    cpu_s: float
+    waits_in: str
+
+
+def kernel_view(pid: int) -> KernelView | None:
+    """A process as the kernel has it; None: it is gone. Source: proc_pid_wchan(5)."""
+    try:
+        fields = _stat(pid)
+    except ProcessLookupError:
+        return None
+    cpu_s = (int(fields[_USER]) + int(fields[_SYSTEM])) / os.sysconf("SC_CLK_TCK")
+    return KernelView(fields[_STATE], cpu_s, _waits_in(pid) if fields[_STATE] in "DS" else "")
+
+
+def _waits_in(pid: int) -> str:
+    try:
+        told = (_PROC / str(pid) / "wchan").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+    # So it says of what is not ours to look into.
+    return "" if told == "0" else told
+
+
 # Places in /proc/PID/stat, counted from the state, which follows the name in parentheses.
 _STATE, _PARENT, _USER, _SYSTEM, _START, _RESIDENT = 0, 1, 11, 12, 19, 21
 

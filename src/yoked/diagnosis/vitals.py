@@ -11,7 +11,7 @@ from typing import Annotated
 
 from yoked.core.schema import Constraint
 
-_Text = Annotated[str, Constraint("at most 400 characters", lambda text: len(text) <= 400)]
+Text = Annotated[str, Constraint("at most 400 characters", lambda text: len(text) <= 400)]
 Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
 Age = Annotated[float, Constraint("at least 0", lambda age_s: 0 <= age_s < 1e9)]
 
@@ -20,9 +20,9 @@ Age = Annotated[float, Constraint("at least 0", lambda age_s: 0 <= age_s < 1e9)]
 class Frame:
     """A line of a Python stack."""
 
-    file: _Text
+    file: Text
     line: Count
-    function: _Text
+    function: Text
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Flight:
 
     number: Count
     between_two: bool
-    op: _Text
+    op: Text
     sizes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[_Text, ...] = ()
+    dtypes: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)
 class Group:
     """A process group: collectives begun since the start, and those in flight."""
 
-    name: _Text
+    name: Text
     started: Count
     flying: tuple[Flight, ...] = ()
 
@@ -49,7 +49,7 @@ class Group:
 class Awaited:
     """What the trainer waits for. ranks: whose message; empty: all ranks'."""
 
-    what: _Text
+    what: Text
     ranks: tuple[int, ...]
     age_s: Age
 
@@ -67,7 +67,7 @@ class Recorded:
     age_s: Age
     steps: Count
     stepped_age_s: Age
-    phase: _Text | None
+    phase: Text | None
     phase_age_s: Age
     awaits: Awaited | None
     frames: tuple[Frame, ...]
@@ -87,10 +87,10 @@ class RankVitals:
 
     rank: Count
     pid: Count
-    state: _Text
+    state: Text
     cpu_s: Age
     recorded: Recorded | None
-    waits_in: _Text = ""
+    waits_in: Text = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.core.parallel import map_hosts
+from yoked.diagnosis.stacks import RankStacks, read_stacks
 from yoked.errors import YokedError
 from yoked.launch.attach import JobEnd, View, follow_job
 from yoked.launch.following import Reconnect
@@ -90,6 +91,13 @@ class RunHandle:
             record=self._record,
             connections=self._arrivals,
         )
+
+    def stacks(self) -> tuple[dict[str, list[RankStacks]], dict[str, YokedError]]:
+        """Where the ranks of each host are now, and the hosts that gave no answer."""
+        told, failures = map_hosts(
+            lambda client: client.call("job_stacks", run=self.run), self.clients
+        )
+        return {host: list(read_stacks(each)) for host, each in told.items()}, failures
 
     def logs(
         self, hosts: Sequence[str], wanted: Mapping[str, Any], note: Callable[[str], None]

@@ -6,7 +6,8 @@ needs no change to it. What yoked's own trainer knows better (phases, what it wa
 it tells by the methods here.
 
 At a word from the daemon the thread shuts the rank's connections to other ranks, whose collectives
-then raise at once; abort() of torch's group frees nothing on Gloo.
+then raise at once; abort() of torch's group frees nothing on Gloo. At another it writes the stacks
+of all threads into a file beside the memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from yoked.core.fs import write_bytes
+from yoked.core.names import STACKS_SUFFIX
 from yoked.core.shared_json import SharedJson
 from yoked.ranks.freeing import free_rank
 
@@ -31,12 +34,14 @@ WORDS_VARIABLE = "YOKED_RECORDER_WORDS"
 FILE_VARIABLE = "YOKED_RECORDER_FILE"
 # Of torch's flight recorder, in collectives: to read 2,000 of them takes 50 ms.
 FLIGHT_VARIABLE, FLIGHT_COLLECTIVES = "TORCH_FR_BUFFER_SIZE", "64"
-FREE = b"f"
+FREE, STACKS = b"f", b"s"
 
 PERIOD_S = 0.25
 # The flight recorder is asked where the main thread stands.
 _STANDS_S = 0.5
 _MOST_FRAMES = 24
+# Of all threads there is a whole file.
+_MOST_STACK_FRAMES, _MOST_THREADS = 64, 64
 _MOST_CHARACTERS = 160
 
 # What a program can be about. The trainer says it; of others the daemon judges by the frames.
@@ -68,7 +73,10 @@ class Recorder:
         if descriptor is not None:
             os.set_inheritable(descriptor, False)
         thread = threading.Thread(
-            target=self._run, args=(memory, descriptor), name="yoked-recorder", daemon=True
+            target=self._run,
+            args=(memory, descriptor, Path(path).with_suffix(STACKS_SUFFIX)),
+            name="yoked-recorder",
+            daemon=True,
         )
         thread.start()
 
@@ -101,7 +109,7 @@ class Recorder:
 
     # ---- what is written
 
-    def _run(self, memory: SharedJson, words: int | None) -> None:
+    def _run(self, memory: SharedJson, words: int | None, stacks: Path) -> None:
         main = threading.main_thread().ident
         while True:
             with contextlib.suppress(ValueError):
@@ -114,6 +122,10 @@ class Recorder:
                 word = os.read(words, 1)
                 if word == FREE:
                     free_rank()
+                elif word == STACKS:
+                    # A full disk: then the main thread's is all that is known.
+                    with contextlib.suppress(OSError):
+                        write_bytes(stacks, json.dumps(_stacks()).encode(), durable=False)
                 elif not word:
                     # The daemon is gone: there is nobody left to say anything.
                     words = None
@@ -144,10 +156,28 @@ class Recorder:
 RECORDER = Recorder()
 
 
-def _frames(frame: FrameType | None) -> list[list[Any]]:
+def _stacks() -> dict[str, Any]:
+    """Where all threads of the program are now, the main one first; not this one."""
+    main, names = threading.main_thread(), {one.ident: one.name for one in threading.enumerate()}
+    frames = dict(sys._current_frames())  # noqa: SLF001 - its one door
+    frames.pop(threading.get_ident(), None)
+    threads = [
+        {
+            # Threads of torch's are none of Python's until they run some.
+            "name": names.get(ident, "of C++")[:80],
+            "main": ident == main.ident,
+            "frames": _frames(frame, _MOST_STACK_FRAMES),
+        }
+        for ident, frame in frames.items()
+    ]
+    threads.sort(key=lambda one: not one["main"])
+    return {"at_s": time.monotonic(), "threads": threads[:_MOST_THREADS]}
+
+
+def _frames(frame: FrameType | None, most: int = _MOST_FRAMES) -> list[list[Any]]:
     """File, line and function of each frame, the innermost first."""
     found: list[list[Any]] = []
-    while frame is not None and len(found) < _MOST_FRAMES:
+    while frame is not None and len(found) < most:
         code = frame.f_code
         found.append([code.co_filename[-_MOST_CHARACTERS:], frame.f_lineno, code.co_name[:80]])
         frame = frame.f_back

@@ -510,6 +510,8 @@ RESULTS: Mapping[str, Rule] = {
         run_name,
         each(complete({"address": address, "port": port, "pid": pid, "command": text})),
     ),
+    # A rank that told something odd is left out by whoever reads it.
+    "job_stacks": each(fields({}, more=True)),
     "job_start": complete({"folder": text, "supervisor": count, "control_port": optional(count)}),
     "job_go": complete({"host_program": count}),
     "job_stop": complete({"state": _STATE, "signalled": all_of(count)}),

@@ -7,6 +7,8 @@ from typing import Any
 from tests.schemas import conforms
 
 from yoked.cli.commands.diagnose import faults_of, payload, verdict
+from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
+from yoked.diagnosis.stacks import RankStacks, Thread
 from yoked.launch.registry import Record
 
 CAUSE = {
@@ -73,3 +75,65 @@ def test_a_run_that_failed_tells_its_first_cause() -> None:
 
     assert (found["state"], found["faults"][0]["host"]) == ("failed", "alpha")
     assert found["faults"][0]["evidence"] == ["killed by SIGKILL", "step 7"]
+
+
+IN_TORCH = ("/v/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
+IN_PROGRAM = ("/home/me/train.py", 41, "main")
+WAITS = Thread("MainThread", True, (IN_TORCH, IN_PROGRAM))
+LOADS = Thread("loader", False, (("/home/me/data.py", 7, "load\x1b[2J"),))
+
+
+def rank(number: int, *threads: Thread, **changes: Any) -> RankStacks:
+    whole: dict[str, Any] = {
+        "rank": number,
+        "pid": 100 + number,
+        "state": "S",
+        "waits_in": "futex_wait_queue",
+        "age_s": 0.1,
+        "at_line_s": 12.0 + number,
+        "threads": threads,
+    }
+    return RankStacks(**{**whole, **changes})
+
+
+def test_equal_stacks_are_shown_once_with_the_innermost_line_last() -> None:
+    stopped = rank(1, WAITS, state="T", waits_in="", age_s=8.0)
+
+    lines = list(
+        stacks_lines({"alpha": [rank(0, WAITS, LOADS)], "beta": [stopped, rank(2, WAITS)]})
+    )
+
+    waits = [
+        '  File "/home/me/train.py", line 41, in main',
+        '  File "/v/torch/distributed/distributed_c10d.py", line 3252, in all_reduce',
+    ]
+    assert lines == [
+        "ranks 0 and 2, at this line for 12.0 s:",
+        *waits,
+        "rank 1 on beta, is stopped (state T), as it was 8.00 s ago:",
+        *waits,
+        "rank 0 on alpha, thread loader:",
+        '  File "/home/me/data.py", line 7, in load\\x1b[2J',
+    ]
+
+
+def test_a_rank_without_a_record_is_said_to_have_none() -> None:
+    unknown = rank(0, pid=None, state="", waits_in="", age_s=None, at_line_s=None)
+
+    assert list(stacks_lines({"alpha": [unknown]})) == [
+        "rank 0 on alpha:",
+        "  it has recorded nothing: it has not begun, or its disk is full",
+    ]
+
+
+def test_programs_read_the_stacks_by_rank() -> None:
+    of = record(told(0), told(1))
+    found = {"alpha": [rank(0, WAITS)], "beta": [rank(1, WAITS, LOADS)]}
+
+    shown = conforms("diagnose", {**payload(of, []), "stacks": stacks_payload(found)})
+
+    assert [(one["rank"], one["host"], len(one["threads"])) for one in shown["stacks"]] == [
+        (0, "alpha", 1),
+        (1, "beta", 2),
+    ]
+    assert shown["stacks"][0]["threads"][0]["frames"][-1]["function"] == "all_reduce"

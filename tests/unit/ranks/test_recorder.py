@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from yoked.core.fs import read_json
 from yoked.core.shared_json import read_shared_json
 from yoked.ranks import recorder
 from yoked.ranks.freeing import ADDRESSES_VARIABLE, free_rank
@@ -58,6 +59,43 @@ def test_what_a_rank_is_about_is_read_also_while_it_is_stopped(tmp_path: Path) -
     assert told["frames"][0][1:] == [8, "<module>"]
     assert then is not None
     assert time.monotonic() - then["at_s"] > recorder.PERIOD_S
+
+
+THREADS = """
+import threading, time
+from yoked.ranks.recorder import RECORDER
+def loads_data():
+    time.sleep(60)
+threading.Thread(target=loads_data, name="loader", daemon=True).start()
+RECORDER.start()
+time.sleep(60)
+"""
+
+
+def test_at_a_word_a_rank_writes_where_all_its_threads_are(tmp_path: Path) -> None:
+    file = tmp_path / "0.1.record"
+    reads, writes = os.pipe()
+    env = {
+        **os.environ,
+        recorder.FILE_VARIABLE: str(file),
+        recorder.WORDS_VARIABLE: str(reads),
+    }
+    with subprocess.Popen([sys.executable, "-c", THREADS], env=env, pass_fds=[reads]) as rank:
+        try:
+            soon(lambda: (read_shared_json(file) or {"frames": 0})["frames"])
+            asked_s = time.monotonic()
+            os.write(writes, recorder.STACKS)
+            told = soon(lambda: read_json(tmp_path / "0.1.stacks"))
+        finally:
+            rank.kill()
+            os.close(reads)
+            os.close(writes)
+
+    main, loader = told["threads"]
+    assert told["at_s"] >= asked_s
+    assert (main["main"], main["frames"][-1][2]) == (True, "<module>")
+    assert (loader["name"], loader["main"]) == ("loader", False)
+    assert loader["frames"][0][2] == "loads_data"
 
 
 def test_without_a_daemon_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from shlex import quote
+from typing import Annotated, Any
 
+from cyclopts import Parameter
+
+from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
+from yoked.diagnosis.stacks import RankStacks
+from yoked.errors import JobError
 from yoked.fleet.file import open_fleet
 from yoked.launch.attach import headline
+from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts
 from yoked.launch.registry import Record
 from yoked.units import listed
 
 
-def command(run: RunName = None, *, fleet: FleetFlag = None, json_output: JsonFlag = False) -> int:
+def command(
+    run: RunName = None,
+    *,
+    fleet: FleetFlag = None,
+    stacks: Annotated[
+        bool,
+        Parameter(negative="", help="Show where each thread of each rank is, in its Python code."),
+    ] = False,
+    json_output: JsonFlag = False,
+) -> int:
     """Say of a run which host and which rank hold it up, why, since when, and what to do.
 
     Its hosts find that out by themselves, twice a second, also while no controller is there. Of a
@@ -22,18 +38,35 @@ def command(run: RunName = None, *, fleet: FleetFlag = None, json_output: JsonFl
     """
     output = Output(json_mode=json_output)
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
-        record = hosts.run(run).record
+        handle = hosts.run(run)
+        record = handle.record
+        found = _stacks(handle, output) if stacks else None
     faults = faults_of(record)
     output.result(
-        payload(record, faults),
+        payload(record, faults) | ({} if found is None else {"stacks": stacks_payload(found)}),
         verdict=verdict(record, faults),
         evidence=[
             *(f"  {line}" for line in (faults[0]["evidence"][1:] if faults else ())),
             *(line for fault in faults[1:] for line in ("and:", *_lines(fault))),
+            *stacks_lines(found or {}),
         ],
         next_commands=[*(faults[0]["fix"] if faults else ()), *record.go_on(same_fleet(fleet))],
     )
     return 1 if faults else 0
+
+
+def _stacks(handle: RunHandle, output: Output) -> dict[str, list[RankStacks]]:
+    """Where the ranks of each host that answers are. Raises JobError for a run that is over."""
+    record = handle.record
+    if not record.active:
+        raise JobError(
+            f"run {record.name} is over: it has no stacks any more",
+            fix=f"yoked logs {quote(record.name)}    shows what its ranks wrote last",
+        )
+    found, silent = handle.stacks()
+    for problem in silent.values():
+        output.note(str(problem))
+    return found
 
 
 def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

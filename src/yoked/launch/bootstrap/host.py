@@ -128,6 +128,8 @@ class HostProgram:
         """Look at the ranks, if it is time to, and have the other hosts know."""
         if self._watch is None or self._ranks is None:
             return
+        if self._watch.stacks_asked():
+            self._ranks.write_stacks()
         try:
             seen = self._watch.turn(self._ranks, time.monotonic())
         except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run

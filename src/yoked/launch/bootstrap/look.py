@@ -1,7 +1,7 @@
 """How this host's part of a run is, as the kernel and the ranks' recorders have it.
 
 Every look is cheap: it is taken twice a second beside the training. Standard library alone.
-Source: proc_pid_stat(5), proc_pid_wchan(5), tcp(7).
+Source: tcp(7).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from yoked.agent.listeners import socket_inodes
 from yoked.agent.tcp import Connection, connections
+from yoked.core.proc import kernel_view
 from yoked.core.schema import decode
 from yoked.core.shared_json import read_shared_json
 from yoked.diagnosis.vitals import (
@@ -31,8 +32,6 @@ from yoked.diagnosis.vitals import (
 )
 from yoked.launch.bootstrap.job import Job
 from yoked.ranks.freeing import plain_address
-
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Looker:
@@ -109,19 +108,16 @@ def _link(node: int, ends: list[Connection]) -> LinkVitals:
 
 def _rank(rank: int, pid: int, file: Path | None) -> RankVitals | None:
     """A rank's process; None: it is gone."""
-    try:
-        content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    seen = kernel_view(pid)
+    if seen is None:
         return None
-    # A name may hold blanks and parentheses; nothing after it does.
-    fields = content.rpartition(")")[2].split()
     return RankVitals(
         rank=rank,
         pid=pid,
-        state=fields[0],
-        cpu_s=(int(fields[11]) + int(fields[12])) * _TICK_S,
+        state=seen.state,
+        cpu_s=seen.cpu_s,
         recorded=None if file is None else _recorded(file),
-        waits_in=_text(f"/proc/{pid}/wchan") if fields[0] in "DS" else "",
+        waits_in=seen.waits_in,
     )
 
 
@@ -152,11 +148,3 @@ def _recorded(file: Path) -> Recorded | None:
     except (KeyError, TypeError, ValueError):
         # The program has its own user's rights, and may write there what it likes.
         return None
-
-
-def _text(path: str) -> str:
-    """What a file of the kernel has; empty: it is not there, or not ours to read."""
-    try:
-        return Path(path).read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -114,10 +114,17 @@ class LocalRanks:
 
     def free(self) -> None:
         """Have the collectives raise in which ranks are blocked."""
+        self._tell(recorder.FREE)
+
+    def write_stacks(self) -> None:
+        """Have the ranks write where their threads are."""
+        self._tell(recorder.STACKS)
+
+    def _tell(self, word: bytes) -> None:
         for descriptor in self._words.values():
             # It may have ended.
             with contextlib.suppress(OSError):
-                os.write(descriptor, recorder.FREE)
+                os.write(descriptor, word)
 
     def interrupt(self) -> None:
         """Send each rank SIGINT, once."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yoked.agent.jobfolder import JobFolder
+from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
 from yoked.diagnosis.history import Place, RunHistory
 from yoked.diagnosis.rules import Cause, causes
 from yoked.diagnosis.vitals import Ended, Vitals
@@ -89,6 +89,14 @@ class Watch:
             fix=words.fix,
             time_s=time.time(),
         )
+
+    def stacks_asked(self) -> bool:
+        """Whether somebody wants to know where all threads are, and was not heard yet."""
+        try:
+            (self._job.folder / STACKS_ASKED).unlink()
+        except OSError:
+            return False
+        return True
 
     def _write(self) -> None:
         said = [_said(cause, self._hosts) for cause in self.causes]
