@@ -160,6 +160,8 @@ MISTAKES = {
     "diagnose": (
         Mistake("diagnose nigt", "did you mean night?", ("yoked diagnose night",)),
         meant("diagnose night --jsn", "diagnose night --json"),
+        Mistake("diagnose --pid 4194305", "pgrep -af python"),
+        Mistake("diagnose night --pid 1", "yoked diagnose --pid 1"),
         # That run is over.
         Mistake("diagnose night --stacks", "yoked logs night", ("yoked logs night",)),
         Mistake("diagnose night --fleet none.toml", "yoked init HOST... --fleet none.toml"),

@@ -19,6 +19,10 @@ _INFO = 2
 _ESTABLISHED = 1
 # States that are asked for: established, and those in which an end has said that it is through.
 _STATES = 1 << _ESTABLISHED | 1 << 4 | 1 << 5 | 1 << 8
+# The first packet was sent, and no answer came.
+_CONNECTING = 1 << 2
+# The timer that runs: it asks whether the other end has room again. Source: inet_diag.h
+_WINDOW_PROBE = 4
 _REQUEST = struct.Struct("=BBBBI")
 _WILDCARD = struct.pack("!HH16s16sI8s", 0, 0, b"", b"", 0, b"\xff" * 8)
 _BASIC = struct.Struct("=BBBB")
@@ -34,7 +38,8 @@ class Connection(NamedTuple):
     not acknowledged. backoff: times that the retransmission timer was doubled; 0: all is well.
     retransmitted, segments, arrived: packets that were sent again, sent and received, in all.
     acked_ms_ago, heard_ms_ago: since the last acknowledgement, and the last data, came.
-    rtt_s: smoothed. sent_bytes, received_bytes: in all, acknowledged.
+    rtt_s: smoothed. sent_bytes, received_bytes: in all, acknowledged. window_shut: the other end
+    acknowledges, and has no room: its program does not read. Its timer is doubled too.
     """
 
     local: tuple[str, int]
@@ -52,11 +57,18 @@ class Connection(NamedTuple):
     rtt_s: float
     sent_bytes: int
     received_bytes: int
+    window_shut: bool
 
 
-def connections(family: socket.AddressFamily = socket.AF_INET) -> Iterator[Connection]:
-    """All of this host, of one family. Raises OSError."""
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, _STATES) + _WILDCARD
+def connections(
+    family: socket.AddressFamily = socket.AF_INET, *, connecting: bool = False
+) -> Iterator[Connection]:
+    """All of this host, of one family. connecting: those that wait for a first answer instead.
+
+    Raises OSError.
+    """
+    states = _CONNECTING if connecting else _STATES
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, states) + _WILDCARD
     for content in ask(_SOCK_DIAG, _BY_FAMILY, DUMP, body):
         info = attributes(content[_ATTRIBUTES_AT:]).get(_INFO)
         if info is not None:
@@ -64,7 +76,7 @@ def connections(family: socket.AddressFamily = socket.AF_INET) -> Iterator[Conne
 
 
 def _connection(content: bytes, info: bytes) -> Connection:
-    family, state, _, _ = _BASIC.unpack_from(content)
+    family, state, timer, _ = _BASIC.unpack_from(content)
     local_port, remote_port, local, remote = _ENDS.unpack_from(content, _ENDS_AT)
     _, unread, unsent, _, inode = _QUEUES.unpack_from(content, _QUEUES_AT)
     length = 4 if family == socket.AF_INET else 16
@@ -91,4 +103,5 @@ def _connection(content: bytes, info: bytes) -> Connection:
         rtt_s=u32(68) / 1e6,
         sent_bytes=u64(120),
         received_bytes=u64(128),
+        window_shut=timer == _WINDOW_PROBE,
     )

@@ -214,7 +214,7 @@ def _standing_links(history: RunHistory, longest: Wait) -> Iterator[Cause]:
     for node, host in enumerate(history.hosts):
         for link in host.last.links if host.last else ():
             pair = frozenset((node, link.node))
-            if pair in seen or link.backoff < _BACKOFF or not link.unsent_bytes:
+            if pair in seen or not unacknowledged(link):
                 continue
             seen.add(pair)
             source, target = _direction(history, node, link.node)
@@ -227,6 +227,11 @@ def _standing_links(history: RunHistory, longest: Wait) -> Iterator[Cause]:
                         "one_way": (source, target) != (node, link.node) or
                         _arrives(history, target, source)},
             )  # fmt: skip
+
+
+def unacknowledged(link: LinkVitals) -> bool:
+    """Whether what is sent there is sent again and again, without an answer."""
+    return link.backoff >= _BACKOFF and link.unsent_bytes > 0
 
 
 def _direction(history: RunHistory, one: int, other: int) -> tuple[int, int]:

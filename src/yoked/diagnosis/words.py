@@ -35,6 +35,11 @@ _WAITS_IN: Mapping[str, str] = {
 }
 
 
+def waits_for(waits_in: str) -> str:
+    """For what a process waits in a function of the kernel; empty: that says nothing."""
+    return next((said for start, said in _WAITS_IN.items() if waits_in.startswith(start)), "")
+
+
 def words_of(cause: Cause, hosts: Sequence[str]) -> Words:
     """What is said of a cause. hosts: names by node."""
     return _WORDS[cause.code](cause, hosts)
@@ -48,8 +53,7 @@ def _stopped(cause: Cause, hosts: Sequence[str]) -> Words:
 
 def _stands(cause: Cause, hosts: Sequence[str]) -> Words:
     del hosts
-    waits_in = str(cause.params.get("waits_in", ""))
-    means = next((said for start, said in _WAITS_IN.items() if waits_in.startswith(start)), "")
+    means = waits_for(str(cause.params.get("waits_in", "")))
     what = (
         f"it stands at {_place(cause)} for {format_duration(cause.since_s)} and uses no CPU"
         f"{f', waiting {means}' if means else ''}; rank {cause.params['waiting']} waits for it "

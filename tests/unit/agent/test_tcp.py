@@ -61,7 +61,28 @@ def test_what_the_receiver_has_no_room_for_waits_at_the_sender() -> None:
             while True:
                 one.send(b"x" * 65_536)
 
+        until_s = time.monotonic() + 10
+        while not seen(one).window_shut and time.monotonic() < until_s:
+            time.sleep(0.05)
+
         assert seen(one).unsent_bytes > 0
+        # The other end acknowledges: it is its program that does not read.
+        assert seen(one).window_shut
+
+
+def test_what_waits_for_a_first_answer_is_asked_for_by_itself() -> None:
+    with socket.socket() as full, socket.socket() as late:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        # The kernel drops what comes to a queue that is full, and the sender tries again.
+        with socket.create_connection(full.getsockname()):
+            late.setblocking(False)
+            late.connect_ex(full.getsockname())
+            own = socket_inodes(os.getpid())
+            found = [end for end in connections(connecting=True) if end.inode in own]
+            address = full.getsockname()
+
+    assert [(end.remote, end.established) for end in found] == [(address, False)]
 
 
 def test_a_process_that_is_gone_has_no_sockets() -> None:

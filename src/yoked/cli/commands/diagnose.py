@@ -12,7 +12,7 @@ from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
 from yoked.diagnosis.stacks import RankStacks
-from yoked.errors import JobError
+from yoked.errors import JobError, UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.attach import headline
 from yoked.launch.handle import RunHandle
@@ -29,14 +29,29 @@ def command(
         bool,
         Parameter(negative="", help="Show where each thread of each rank is, in its Python code."),
     ] = False,
+    pid: Annotated[
+        int | None,
+        Parameter(
+            help="Look at this process in place of a run: any program of torch.distributed on this "
+            "machine, such as torchrun's."
+        ),
+    ] = None,
     json_output: JsonFlag = False,
 ) -> int:
     """Say of a run which host and which rank hold it up, why, since when, and what to do.
 
     Its hosts find that out by themselves, twice a second, also while no controller is there. Of a
-    run that is over it tells how it ended.
+    run that is over it tells how it ended. With --pid it looks at a program that yoked did not
+    start, as the kernel of this machine has it.
     """
     output = Output(json_mode=json_output)
+    if pid is not None:
+        if run is not None or fleet is not None or stacks:
+            raise UsageError(
+                "--pid looks at a process of this machine, and at no run",
+                fix=f"yoked diagnose --pid {pid}",
+            )
+        return _outside(pid, output)
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         handle = hosts.run(run)
         record = handle.record
@@ -53,6 +68,30 @@ def command(
         next_commands=[*(faults[0]["fix"] if faults else ()), *record.go_on(same_fleet(fleet))],
     )
     return 1 if faults else 0
+
+
+def _outside(pid: int, output: Output) -> int:
+    """Of a program that yoked did not start."""
+    from yoked.cli.commands.diagnose_outside import outside_payload, outside_verdict
+    from yoked.diagnosis.outside import causes_outside, evidence, words_outside
+    from yoked.launch.outside import look_outside
+
+    seen = look_outside(pid)
+    found = causes_outside(seen)
+    first = seen.ranks[0].vitals.pid if seen.ranks else pid
+    next_commands = [line for cause in found[:1] for line in words_outside(cause, seen).fix]
+    if seen.run is not None:
+        next_commands.append(f"yoked diagnose {quote(seen.run)}    knows more of it")
+    next_commands.append(
+        f"py-spy dump --pid {first}    its Python stack (pip install py-spy; it may need sudo)"
+    )
+    output.result(
+        outside_payload(pid, seen, found),
+        verdict=outside_verdict(pid, seen, found),
+        evidence=list(evidence(seen)),
+        next_commands=next_commands,
+    )
+    return 1 if found else 0
 
 
 def _stacks(handle: RunHandle, output: Output) -> dict[str, list[RankStacks]]:

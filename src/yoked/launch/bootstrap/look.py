@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +85,18 @@ def _links(ends: Iterable[tuple[int, Connection]], pids: Iterable[int]) -> list[
     for node, connection in ends:
         if connection.inode in own:
             found[node].append(connection)
-    return [_link(node, each) for node, each in sorted(found.items())]
+    return [link_vitals(node, each) for node, each in sorted(found.items())]
 
 
-def _link(node: int, ends: list[Connection]) -> LinkVitals:
+def link_vitals(node: int, ends: Sequence[Connection]) -> LinkVitals:
+    """Connections to one other host, together."""
     return LinkVitals(
         node=node,
         connections=len(ends),
         unread_bytes=sum(end.unread_bytes for end in ends),
         unsent_bytes=sum(end.unsent_bytes for end in ends),
-        backoff=max(end.backoff for end in ends),
+        # A window that is shut is a program that does not read, and no link that loses packets.
+        backoff=max(0 if end.window_shut else end.backoff for end in ends),
         retransmitted=sum(end.retransmitted for end in ends),
         segments=sum(end.segments for end in ends),
         arrived=sum(end.arrived for end in ends),

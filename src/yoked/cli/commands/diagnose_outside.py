@@ -1,0 +1,73 @@
+"""What `yoked diagnose --pid` says of a program that yoked did not start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from yoked.diagnosis.outside import Outside, process_of, words_outside
+from yoked.diagnosis.rules import Cause
+
+
+def outside_payload(pid: int, seen: Outside, found: Sequence[Cause]) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    return {
+        "ok": not found,
+        "run": seen.run,
+        "pid": pid,
+        "state": "hung" if found else "healthy",
+        "faults": [_fault(cause, seen) for cause in found],
+        "processes": [
+            {
+                "pid": one.vitals.pid,
+                "command": one.command,
+                "rank": one.rank,
+                "world_size": one.world_size,
+                "meets_at": one.meets_at or None,
+                "role": "launcher" if one.launches else "worker" if one.worker else "rank",
+                "state": one.vitals.state,
+                "waits_in": one.vitals.waits_in or None,
+                "cores": round(one.cores, 3),
+                "resident_bytes": one.resident_bytes,
+                "peers": [
+                    {
+                        "address": peer.address,
+                        "connecting": peer.connecting,
+                        "window_shut": peer.window_shut,
+                        "bytes_per_s": round(peer.bytes_per_s),
+                        **{key: value for key, value in asdict(peer.link).items() if key != "node"},
+                    }
+                    for peer in one.peers
+                ],
+            }
+            for one in seen.processes
+        ],
+    }
+
+
+def _fault(cause: Cause, seen: Outside) -> dict[str, Any]:
+    words, process = words_outside(cause, seen), process_of(cause, seen)
+    return {
+        "cause": cause.code,
+        "host": seen.host,
+        "hosts": [seen.host],
+        "rank": None if process is None else process.rank,
+        "certainty": cause.certainty,
+        "evidence": [words.what],
+        "fix": list(words.fix),
+        "detected_after_s": round(cause.since_s, 2),
+    }
+
+
+def outside_verdict(pid: int, seen: Outside, found: Sequence[Cause]) -> str:
+    """What it comes to, a line for each cause."""
+    if not found:
+        return f"process {pid} goes on: nothing holds it up that this machine can see"
+    said = []
+    for cause in found:
+        process, what = process_of(cause, seen), words_outside(cause, seen).what
+        said.append(what if process is None else f"{process.name}: {what}")
+    if found[0].code == "cannot-tell":
+        return f"process {pid} waits, and nothing here tells why: {said[0]}"
+    return "\nand: ".join([f"process {pid} is hung: {said[0]}", *said[1:]])
