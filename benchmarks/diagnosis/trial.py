@@ -18,10 +18,10 @@ from stage import HOSTS, STAMP, Run, Stage
 from yoked.errors import YokedError
 
 # The fault comes after so many steps, and up to so many seconds later.
-_STEPS_BEFORE, _MOST_WAIT_S = 25, 5.0
+_STEPS_BEFORE, _MOST_WAIT_S = 15, 5.0
 _FOR_EVER = 100_000
 # Programs that end by themselves, where the fault shows at their end alone.
-_STEPS_OF_ENDING = {"skipped-equal": 110, "disk-full": 110}
+_STEPS_OF_ENDING = {"skipped-equal": 80, "disk-full": 80}
 _LOOK_S = 0.02
 # Without a verdict; and after one, until the run must have ended.
 _LIMIT_S, _LIMIT_AFTER_S = 60.0, 20.0
