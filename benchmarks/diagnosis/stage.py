@@ -196,7 +196,11 @@ class Stage:
 def end_all(host: LabHost) -> None:
     """Kill all processes of a host but its first one and its ssh server. Raises RuntimeError."""
     for _ in range(_CLEAR_ROUNDS):
-        ours = [each for each in host.processes() if each.pid != 1 and not is_ssh_server(each)]
+        ours = [
+            each
+            for each in host.processes()
+            if each.pid != 1 and each.state not in "ZX" and not is_ssh_server(each)
+        ]
         if not ours:
             return
         for process in identified(ours):
