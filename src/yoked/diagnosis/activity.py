@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from yoked.diagnosis.vitals import Frame, RankVitals
+from yoked.diagnosis.vitals import Frame, RankVitals, Recorded
 
 Activity = Literal[
     "importing",
@@ -56,7 +56,19 @@ def activity_of(rank: RankVitals) -> Activity:
         return "waiting for peers"
     if recorded.phase in _BY_PHASE and recorded.phase != "training":
         return _BY_PHASE[recorded.phase]
+    if by_frames is None and rank.state == "S" and waits_in_backward(recorded):
+        return "waiting for peers"
     return by_frames or "training"
+
+
+def waits_in_backward(recorded: Recorded) -> bool:
+    """Whether a rank may wait for others within the backward pass, as DDP has it.
+
+    DDP waits in C++, below no line of torch.distributed; a collective is in flight then. One is
+    also while the rank computes: its CPU tells.
+    """
+    flies = any(group.flying for group in recorded.groups or ())
+    return flies and any("/torch/autograd/" in frame.file for frame in recorded.frames)
 
 
 def own_frame(frames: tuple[Frame, ...]) -> Frame | None:

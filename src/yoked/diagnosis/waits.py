@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from yoked.diagnosis.activity import activity_of
+from yoked.diagnosis.activity import activity_of, waits_in_backward
 from yoked.diagnosis.history import RunHistory
 from yoked.diagnosis.vitals import Flight, RankVitals
 
 # A rank is blocked that has waited so long, and so many usual steps.
 BLOCKED_S = 1.5
 BLOCKED_STEPS = 4.0
+# A rank that waits uses less, with its recorder.
+_IDLE_CORES, _LOOK_BACK_S = 0.1, 1.0
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,24 @@ def waits_of(history: RunHistory) -> dict[int, Wait]:
     found = {}
     for node, vitals in history.alive():
         wait = wait_of(vitals)
-        if wait is None:
+        if wait is None or _computes(history, node, vitals):
             continue
         # What came of a silent host is old by as much.
         age_s = min(wait.age_s + history.silent_s(node), history.stands_s(vitals.rank))
         if age_s >= limit_s:
             found[vitals.rank] = replace(wait, age_s=age_s)
     return found
+
+
+def _computes(history: RunHistory, node: int, vitals: RankVitals) -> bool:
+    """Whether a rank in a backward pass used its CPU lately, or it is not known."""
+    if vitals.recorded is None or not waits_in_backward(vitals.recorded):
+        return False
+    before = history.hosts[node].before(history.now_s, _LOOK_BACK_S)
+    for then in before.ranks if before is not None else ():
+        if (then.rank, then.pid) == (vitals.rank, vitals.pid):
+            return vitals.cpu_s - then.cpu_s > _IDLE_CORES * _LOOK_BACK_S
+    return True
 
 
 def wait_of(vitals: RankVitals) -> Wait | None:

@@ -20,6 +20,7 @@ from yoked.diagnosis.vitals import (
 PERIOD_S = 0.5
 STEP_S = 0.3
 IN_TORCH = Frame("/v/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
+IN_BACKWARD = Frame("/v/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward")
 IN_PROGRAM = Frame("/home/me/train.py", 41, "main")
 
 
@@ -52,6 +53,11 @@ def in_collective(
         frames_age_s=age_s,
         groups=(Group("0", number, (Flight(number, False, op, (sizes,), ("Float",)),)),),
     )
+
+
+def in_backward(number: int, age_s: float) -> Recorded:
+    """A rank of DDP whose gradients are on their way."""
+    return replace(in_collective(number, age_s), frames=(IN_BACKWARD, IN_PROGRAM))
 
 
 def awaiting(what: str, ranks: tuple[int, ...], age_s: float) -> Recorded:

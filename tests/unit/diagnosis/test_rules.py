@@ -10,6 +10,7 @@ from tests.unit.diagnosis.made_up import (
     PERIOD_S,
     Told,
     awaiting,
+    in_backward,
     in_collective,
     link,
     rank,
@@ -167,6 +168,29 @@ def test_bytes_that_are_not_acknowledged_though_both_hosts_are_heard_are_of_the_
     )
 
     assert (cause.code, set(cause.nodes)) == ("link-stands", {0, 1})
+
+
+def test_ranks_that_wait_within_the_backward_pass_of_ddp_wait() -> None:
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        stuck = [link(1, backoff=3, unsent_bytes=4096)], [link(0, backoff=3, unsent_bytes=4096)]
+        return tuple(
+            alive(rank(node, cpu_s=3.6, recorded=in_backward(77, age_s)), links=tuple(stuck[node]))
+            for node in (0, 1)
+        )
+
+    cause, after_s = first_told(look)
+
+    assert (cause.code, set(cause.nodes)) == ("link-stands", {0, 1})
+    assert after_s <= 4.0
+
+
+def test_a_rank_that_computes_a_long_backward_pass_waits_for_nobody() -> None:
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        slow = rank(1, cpu_s=3.6 + age_s, recorded=in_backward(77, age_s))
+        return alive(rank(0, cpu_s=3.6, recorded=in_backward(77, age_s))), alive(slow)
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(look)
 
 
 def test_of_three_ranks_the_one_that_waits_for_nobody_is_the_cause() -> None:
