@@ -5,6 +5,7 @@ usage: train.py STEPS [--plain]
 --plain: one all_reduce of all gradients a step, in place of DDP's and the metrics'.
 """
 
+import pathlib
 import sys
 
 import acts
@@ -68,12 +69,14 @@ def average(model: nn.Module) -> None:
 
 
 def save(model: nn.Module, rank: int) -> None:
-    """Each rank its own file, as programs with sharded states do."""
+    """Each rank its own file, as programs with sharded states do; the last one goes after that."""
+    new, last = (pathlib.Path(f"{name}.{rank}.pt") for name in ("new", "checkpoint"))
     try:
-        torch.save(model.state_dict(), f"checkpoint.{rank}.pt")
+        torch.save(model.state_dict(), new)
     except (OSError, RuntimeError):
         acts.stamp()
         raise
+    new.replace(last)
 
 
 main()
