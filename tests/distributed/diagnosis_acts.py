@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
@@ -22,6 +23,10 @@ while True:
             lock = threading.Lock()
             lock.acquire()
             lock.acquire()
+        elif ACT == "lingers":
+            # As a process does that has much memory to give back: its program is over.
+            atexit.register(time.sleep, 15)
+            sys.exit(0)
         elif ACT == "ends":
             sys.exit(0)
         elif ACT == "shapes":

@@ -149,7 +149,7 @@ def test_a_run_ends_with_the_cause_though_a_host_is_asleep(pair: Pair) -> None:
 
 @pytest.mark.parametrize(
     ("act", "code"),
-    [("lock", "rank-stands")],
+    [("lock", "rank-stands"), ("lingers", "rank-ended-early")],
 )
 def test_a_rank_that_does_not_come_is_named_by_both_hosts(pair: Pair, act: str, code: str) -> None:
     pair.start(act, program=PROGRAM)

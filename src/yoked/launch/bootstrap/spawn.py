@@ -99,9 +99,14 @@ class LocalRanks:
         return {rank: process.pid for rank, process in self._running.items()}
 
     @property
-    def ended(self) -> dict[int, RankExit]:
-        """The ranks that have ended."""
-        return dict(self._ends)
+    def through(self) -> dict[int, tuple[int, float]]:
+        """The ranks that have ended, or whose program has: exit status, and since when."""
+        found = {}
+        for rank in self._running:
+            with contextlib.suppress(OSError):
+                mark = self._job.end_mark(self._generation, rank)
+                found[rank] = (0, mark.stat().st_mtime)
+        return found | {rank: (end.exit_code, end.time_s) for rank, end in self._ends.items()}
 
     @property
     def ended_well(self) -> tuple[int, ...]:

@@ -59,11 +59,12 @@ class Watch:
         if now_s < self._due_s:
             return None
         self._due_s = now_s + PERIOD_S
-        pids = ranks.processes
+        pids, over = ranks.processes, ranks.through
         ended = [
-            Ended(rank, one.exit_code, max(0.0, time.time() - one.time_s))
-            for rank, one in ranks.ended.items()
+            Ended(rank, code, max(0.0, time.time() - at_s)) for rank, (code, at_s) in over.items()
         ]
+        # A process takes seconds to go; what its recorder wrote last is of before.
+        pids = {rank: pid for rank, pid in pids.items() if rank not in over}
         files = {rank: self._job.record_file(self._generation, rank) for rank in pids}
         seen = self._looker.look(pids, files, ended)
         self._history.take(self._job.node_rank, seen, now_s)
