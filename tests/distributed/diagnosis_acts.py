@@ -31,7 +31,13 @@ while True:
             sys.exit(0)
         elif ACT == "shapes":
             dist.all_reduce(torch.ones(7))
+        elif ACT == "skips":
+            dist.all_reduce(torch.ones(10))
+            continue
+        elif ACT == "raises":
+            raise ValueError("no such row")
     dist.all_reduce(torch.ones(100_000))
+    dist.all_reduce(torch.ones(10))
     time.sleep(0.02)
     step += 1
     print("step", step, flush=True)

@@ -171,3 +171,25 @@ def test_a_rank_that_ends_well_while_others_go_on_is_the_cause_of_their_complain
         failure = pair.exit(node).failure
         assert failure is not None
         assert (failure.cause, failure.rank) == ("rank-ended-early", 2)
+
+
+@pytest.mark.parametrize(
+    ("act", "cause"),
+    [
+        ("shapes", "collective-mismatch"),
+        ("skips", "collective-mismatch"),
+        ("raises", "exception"),
+    ],
+)
+def test_the_rank_that_did_otherwise_is_named_with_its_line(
+    pair: Pair, act: str, cause: str
+) -> None:
+    pair.start(act, program=PROGRAM)
+
+    for node in (0, 1):
+        failure = pair.exit(node).failure
+        print(node, failure)
+        assert failure is not None
+        assert (failure.cause, failure.rank, failure.host) == (cause, 2, "beta")
+        assert failure.at is not None
+        assert "diagnosis_acts.py:" in failure.at

@@ -82,6 +82,16 @@ def meminfo(proc: Path = Path("/proc")) -> dict[str, int]:
     return {name: 1024 * int(size.split()[0]) for name, size in told.items()}
 
 
+def oom_kills(proc: Path = Path("/proc")) -> int | None:
+    """Processes that the kernel has ended for want of memory, since it started; None: untold."""
+    # Source: linux/vm_event_item.h, OOM_KILL; a limit of a cgroup counts too.
+    for line in text(proc / "vmstat").splitlines():
+        name, _, count = line.partition(" ")
+        if name == "oom_kill":
+            return int(count)
+    return None
+
+
 def on_battery(supplies: Path = Path("/sys/class/power_supply")) -> bool | None:
     """Whether this host runs on its battery; None: it has none, or does not tell."""
     if sys.platform == "darwin":

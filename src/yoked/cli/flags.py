@@ -88,13 +88,15 @@ class JobFlags:
         bool, switch(FLEET, "Return as soon as the job runs; `yoked attach` shows it.")
     ] = False
     on_fault: Annotated[
-        Literal["report", "stop", "restart"],
+        Literal["report", "stop", "restart", "wait"] | None,
         flag(
             FLEET,
             "Where ranks do not get on and it is sure why: report it (`yoked diagnose`), stop the "
-            "run, or start it again, as often as --restarts says.",
+            "run, start it again as often as --restarts says, or wait: report it, and give a "
+            "silent host ten minutes. Default: restart with --restarts; else stop for `yoked "
+            "train`, and report for `yoked run`.",
         ),
-    ] = "report"
+    ] = None
     nice: Annotated[
         int | None,
         flag(
@@ -124,11 +126,16 @@ class JobFlags:
             raise UsageError(f"--nice {self.nice}: 0 to 19 is possible", fix="--nice 10")
         return self.nice
 
-    def resolved_on_fault(self) -> OnFault:
-        """What to do about ranks that do not get on."""
+    def resolved_on_fault(self, default: OnFault) -> OnFault:
+        """What to do about ranks that do not get on. default: for a run that is not restarted."""
         if self.on_fault == "restart" and not self.restarts:
             raise UsageError("--on-fault restart: how often?", fix="--restarts 3")
-        return self.on_fault
+        if self.on_fault == "stop" and self.restarts:
+            raise UsageError(
+                "--on-fault stop ends the run, and --restarts starts it again: which?",
+                fix=("--on-fault restart", "--restarts 0"),
+            )
+        return self.on_fault or ("restart" if self.restarts else default)
 
     def checked_restarts(self) -> int:
         """Restarts; raises UsageError below 0."""

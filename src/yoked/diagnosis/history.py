@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from yoked.diagnosis.vitals import RankVitals, Recorded, Vitals
@@ -90,6 +90,43 @@ class RankHistory:
         return statistics.median(self.usual) if len(self.usual) >= _STEPS_NEEDED else None
 
 
+@dataclass(frozen=True)
+class RankPace:
+    """A rank, per step: seconds of all its threads on a core, and waiting for one. loading: share
+    of the looks in which it loaded data.
+    """
+
+    cpu_s: float
+    delayed_s: float
+    loading: float
+
+    @property
+    def own_s(self) -> float:
+        """Its own time of a step."""
+        return self.cpu_s + self.delayed_s
+
+
+@dataclass(frozen=True)
+class LinkPace:
+    """What a host sent on a link. lost: share of packets that were sent again. busy: share of the
+    looks in which bytes waited.
+    """
+
+    bytes_per_s: float
+    lost: float
+    busy: float
+    rtt_s: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A stretch of a run. step_s: None where no step ended in it. links: by host, and the other."""
+
+    step_s: float | None
+    ranks: Mapping[int, RankPace]
+    links: Mapping[tuple[int, int], LinkPace]
+
+
 class RunHistory:
     """All hosts of a run. here: the node that listens, which hears itself without a network."""
 
@@ -98,6 +135,8 @@ class RunHistory:
         self.here = here
         self.ranks = {rank: RankHistory() for place in places for rank in place.ranks}
         self.now_s = 0.0
+        # How it gets on when it gets on well (diagnosis/pace.py).
+        self.usual: Pace | None = None
 
     def take(self, node: int, vitals: Vitals, now_s: float) -> None:
         """A host's newest look came."""

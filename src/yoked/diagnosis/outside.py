@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from yoked.diagnosis.cause import Cause, Certainty, Code
 from yoked.diagnosis.history import RunHistory
-from yoked.diagnosis.rules import Cause, Certainty, Code, causes, unacknowledged
+from yoked.diagnosis.rules import causes, unacknowledged
 from yoked.diagnosis.vitals import LinkVitals, RankVitals
 from yoked.diagnosis.words import Words, waits_for
 from yoked.text import one_line

@@ -7,53 +7,29 @@ never evidence. Standard library alone: the hosts' daemons call it when no contr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
 from yoked.diagnosis.activity import PATIENT, activity_of, own_frame
+from yoked.diagnosis.calls import Calls, mismatch_of
+from yoked.diagnosis.cause import Cause, Certainty
 from yoked.diagnosis.history import HostHistory, RunHistory
+from yoked.diagnosis.pace import learn
+from yoked.diagnosis.slow import slow_downs, slow_links
 from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
 from yoked.diagnosis.waits import Wait, behind, roots, wait_of, waits_of
 
-Code = Literal[
-    "rank-stopped",
-    "rank-stands",
-    "rank-ended-early",
-    "disk-stands",
-    "host-asleep",
-    "host-unheard",
-    "link-stands",
-    "collective-mismatch",
-    "cannot-tell",
-]
-Certainty = Literal["sure", "likely"]
-
 # A stopped rank may be one that a person looks at for a moment.
-_STOPPED_S = 1.0
-_DISK_S = 2.0
-_STANDS_SURE_S = 10.0
-# Hosts say their vitals twice a second; a Wi-Fi cell is changed within a few.
-_UNHEARD_S, _UNHEARD_SURE_S = 1.5, 4.0
+_STOPPED_S, _STOPPED_SURE_S = 1.0, 3.0
+_DISK_S, _DISK_SURE_S = 2.0, 10.0
+# A lock that nobody gives back; anything else may yet come, such as data of a slow network.
+_LOCKED_SURE_S, _STANDS_SURE_S = 10.0, 60.0
+# Hosts say their vitals twice a second. A run ends on what is sure, and one goes on after a laptop
+# has changed its Wi-Fi cell, or a switch was plugged in anew.
+_UNHEARD_S, _AWAY_SURE_S = 1.5, 10.0
 # So often a timer was doubled: some 1.4 s without an acknowledgement on a home network.
 _BACKOFF = 2
 # Of a core: less is a thread that looks round now and then, such as the recorder.
 _IDLE_CORES = 0.05
 _LOOK_BACK_S = 1.5
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Something that holds a run up. nodes: to blame, the first the first; a link has both its
-    hosts. since_s: how long it has been so. params: names and figures of its sentences.
-    """
-
-    code: Code
-    nodes: tuple[int, ...]
-    since_s: float
-    certainty: Certainty = "sure"
-    rank: int | None = None
-    link: tuple[int, int] | None = None
-    params: Mapping[str, object] = field(default_factory=dict)
 
 
 def causes(history: RunHistory) -> list[Cause]:
@@ -62,9 +38,8 @@ def causes(history: RunHistory) -> list[Cause]:
     if by_kernel:
         return sorted(by_kernel, key=lambda cause: -cause.since_s)
     waits = waits_of(history)
-    if not waits:
-        return []
-    return _held_up(history, waits)
+    learn(history)
+    return _held_up(history, waits) if waits else list(slow_downs(history))
 
 
 # ---- what the kernel alone tells
@@ -75,7 +50,8 @@ def _stopped(history: RunHistory) -> Iterator[Cause]:
     for node, rank in history.alive():
         since_s = _in_state(history, node, rank, "T")
         if since_s is not None and since_s >= _STOPPED_S:
-            yield Cause("rank-stopped", (node,), since_s, rank=rank.rank, params={"pid": rank.pid})
+            yield Cause("rank-stopped", (node,), since_s, _sure(since_s, _STOPPED_SURE_S),
+                        rank=rank.rank, params={"pid": rank.pid})  # fmt: skip
 
 
 def _on_disk(history: RunHistory) -> Iterator[Cause]:
@@ -84,7 +60,8 @@ def _on_disk(history: RunHistory) -> Iterator[Cause]:
         since_s = _in_state(history, node, rank, "D")
         if since_s is not None and since_s >= _DISK_S and _cores(history, node, rank) < _IDLE_CORES:
             where = {"waits_in": rank.waits_in, **_at(rank)}
-            yield Cause("disk-stands", (node,), since_s, rank=rank.rank, params=where)
+            yield Cause("disk-stands", (node,), since_s, _sure(since_s, _DISK_SURE_S),
+                        rank=rank.rank, params=where)  # fmt: skip
 
 
 def _in_state(history: RunHistory, node: int, rank: RankVitals, state: str) -> float | None:
@@ -106,7 +83,7 @@ def _unheard(history: RunHistory) -> Iterator[Cause]:
         silent_s = history.silent_s(node)
         if node == history.here or host.last is None or silent_s < _UNHEARD_S:
             continue
-        sure: Certainty = "sure" if silent_s >= _UNHEARD_SURE_S else "likely"
+        sure = _sure(silent_s, _AWAY_SURE_S)
         way = _link(history.hosts[history.here].last, node, control=True)
         if way is not None and way.backoff >= _BACKOFF and way.unsent_bytes:
             link = (history.here, node)
@@ -147,7 +124,7 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait]) -> list[Cause]:
     mismatch = _mismatch(history, waits)
     if mismatch is not None:
         return [mismatch]
-    links = list(_standing_links(history, longest))
+    links = [*_standing_links(history, longest)] or [*slow_links(history)]
     if links:
         return links
     nodes = tuple(dict.fromkeys(history.node_of(rank) for rank in sorted(behind(waits) or waits)))
@@ -176,36 +153,30 @@ def _stands(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> 
     if since_s < _STOPPED_S:
         return None
     params = {"what": longest.what, "waiting": longest.rank, "waits_in": rank.waits_in, **_at(rank)}
-    # What it waits for may yet come: data over a slow network, a lock of a thread that loads.
-    certainty: Certainty = "sure" if since_s >= _STANDS_SURE_S else "likely"
+    locked = rank.waits_in.startswith("futex") and activity_of(rank) != "loading data"
+    certainty = _sure(since_s, _LOCKED_SURE_S if locked else _STANDS_SURE_S)
+    if not recorded.steps:
+        # Before its first step a program may fetch its data or its model for hours.
+        certainty = "likely"
     return Cause("rank-stands", (node,), since_s, certainty, rank=rank.rank, params=params)
 
 
 def _mismatch(history: RunHistory, waits: Mapping[int, Wait]) -> Cause | None:
     """Ranks that are in the same collective by its number, and not by its kind or sizes."""
-    flights = {rank: wait.flight for rank, wait in waits.items() if wait.flight is not None}
-    if len(flights) < 2:
-        return None
-    kinds = {rank: (one.number, one.op, one.sizes) for rank, one in flights.items()}
-    if len(set(kinds.values())) < 2:
-        return None
-    odd = behind(waits) or _fewest(kinds)
-    rank = min(odd)
-    longest = max(wait.age_s for wait in waits.values())
-    said = {
-        str(rank): f"{one.op} {one.number} of {list(one.sizes)}" for rank, one in flights.items()
+    calls = {
+        rank.rank: Calls(group.name, group.started, group.calls)
+        for _, rank in history.alive()
+        if rank.rank in waits and rank.recorded is not None
+        for group in rank.recorded.groups or ()
+        if group.calls
     }
-    node = history.node_of(rank)
-    return Cause("collective-mismatch", (node,), longest, "likely", rank=rank,
-                 params={"ranks": sorted(odd), "calls": said})  # fmt: skip
-
-
-def _fewest(kinds: Mapping[int, object]) -> set[int]:
-    """The ranks whose kind the fewest share; of two equal camps, that without rank 0."""
-    camps: dict[object, set[int]] = {}
-    for rank, kind in kinds.items():
-        camps.setdefault(kind, set()).add(rank)
-    return min(camps.values(), key=lambda ranks: (len(ranks), 0 in ranks))
+    found = mismatch_of(calls)
+    if found is None:
+        return None
+    rank = found.ranks[0]
+    longest = max(wait.age_s for wait in waits.values())
+    return Cause("collective-mismatch", (history.node_of(rank),), longest, "likely", rank=rank,
+                 params={"ranks": list(found.ranks), "said": found.words})  # fmt: skip
 
 
 def _standing_links(history: RunHistory, longest: Wait) -> Iterator[Cause]:
@@ -218,10 +189,12 @@ def _standing_links(history: RunHistory, longest: Wait) -> Iterator[Cause]:
                 continue
             seen.add(pair)
             source, target = _direction(history, node, link.node)
+            since_s = max(link.acked_age_s, longest.age_s)
             yield Cause(
                 "link-stands",
                 (source, target),
-                max(link.acked_age_s, longest.age_s),
+                since_s,
+                _sure(since_s, _AWAY_SURE_S),
                 link=(source, target),
                 params={"unsent": link.unsent_bytes, "backoff": link.backoff,
                         "one_way": (source, target) != (node, link.node) or
@@ -251,6 +224,11 @@ def _arrives(history: RunHistory, at: int, source: int) -> bool:
 
 
 # ---- figures
+
+
+def _sure(since_s: float, from_s: float) -> Certainty:
+    """Certain once it has lasted so long: much that holds ranks up passes by itself."""
+    return "sure" if since_s >= from_s else "likely"
 
 
 def _cores(history: RunHistory, node: int, rank: RankVitals) -> float:

@@ -38,11 +38,14 @@ class Flight:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group: collectives begun since the start, and those in flight."""
+    """A process group: collectives begun since the start, and those in flight. calls: the last that
+    were begun, the oldest first; told of one group.
+    """
 
     name: Text
     started: Count
     flying: tuple[Flight, ...] = ()
+    calls: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ class RankVitals:
     """A rank as its host sees it.
 
     state: the kernel's letter (proc_pid_stat(5)): R runs, S waits, D waits for a disk or mount, T
-    is stopped, t is traced. cpu_s: used so far. waits_in: the kernel's function where it waits, or
-    empty.
+    is stopped, t is traced. cpu_s: used so far; delayed_s: in which its threads could run and had
+    no core. waits_in: the kernel's function where it waits, or empty.
     """
 
     rank: Count
@@ -91,6 +94,7 @@ class RankVitals:
     cpu_s: Age
     recorded: Recorded | None
     waits_in: Text = ""
+    delayed_s: Age = 0.0
 
 
 @dataclass(frozen=True)

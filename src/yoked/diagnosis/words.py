@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from yoked.diagnosis.rules import Cause, Code
+from yoked.diagnosis.cause import Cause, Code
 from yoked.text import one_line
-from yoked.units import format_duration, listed
+from yoked.units import format_duration
+
+SAME_CALLS = "have all ranks make the same calls, with tensors of one shape"
 
 
 class Words(NamedTuple):
@@ -114,11 +116,60 @@ def _early(cause: Cause, hosts: Sequence[str]) -> Words:
 
 def _mismatch(cause: Cause, hosts: Sequence[str]) -> Words:
     del hosts
-    calls = cause.params["calls"]
-    assert isinstance(calls, Mapping)
-    said = listed(f"rank {rank} in {one_line(str(call))}" for rank, call in calls.items())
-    what = f"its collective does not fit the others': {said}"
-    return Words(what, ("one rank left out a call, or has a tensor of another shape",))
+    return Words(one_line(str(cause.params["said"])), (SAME_CALLS,))
+
+
+def _slow_cpu(cause: Cause, hosts: Sequence[str]) -> Words:
+    host, params = hosts[cause.nodes[0]], cause.params
+    if params["delayed"]:
+        what = (
+            f"{_times(cause)}: it waits for a core, and gets {_figure(params['cores'])} cores "
+            f"where it used {_figure(params['usual_cores'])}: another program, or a limit"
+        )
+        return Words(what, (f"top    on {host}: what else runs there?",))
+    what = (
+        f"{_times(cause)}: for the same work it needs {_figure(params['cpu_s'])} s of a core, and "
+        f"needed {_figure(params['usual_cpu_s'])} s: a lower clock, heat, or a shared memory"
+    )
+    return Words(what, (f"is {host} on battery, or hot? sensors, and its power profile",))
+
+
+def _slow_data(cause: Cause, hosts: Sequence[str]) -> Words:
+    del hosts
+    share = cause.params["share"]
+    assert isinstance(share, float)
+    what = f"{_times(cause)}: it loads data in {share:.0%} of the time, and the others wait"
+    return Words(what, ("more workers that load, or data on a faster disk",))
+
+
+def _slow_link(cause: Cause, hosts: Sequence[str]) -> Words:
+    source, target = (hosts[node] for node in cause.nodes)
+    params = cause.params
+    what = (
+        f"{_times(cause)}: {source} sends {_figure(params['bytes_per_s'], 1e6)} MB/s to {target}, "
+        f"and sent {_figure(params['usual_bytes_per_s'], 1e6)}; a packet takes "
+        f"{_figure(params['rtt_s'], 1e-3)} ms, and took {_figure(params['usual_rtt_s'], 1e-3)}"
+    )
+    fix = f"yoked probe    measures the link between {source} and {target} anew"
+    return Words(what, (fix, "what else uses this network, or has the Wi-Fi moved?"))
+
+
+def _lost(cause: Cause, hosts: Sequence[str]) -> Words:
+    source, target = (hosts[node] for node in cause.nodes)
+    lost = cause.params["lost"]
+    assert isinstance(lost, float)
+    what = f"{_times(cause)}: of the packets from {source} to {target} {lost:.1%} are lost"
+    return Words(what, (f"yoked doctor    a cable, a port, or the Wi-Fi of {source} or {target}",))
+
+
+def _times(cause: Cause) -> str:
+    times = cause.params["times"]
+    return f"steps take {_figure(times)} times as long" if times else "a step takes much longer"
+
+
+def _figure(value: object, unit: float = 1.0) -> str:
+    assert isinstance(value, float)
+    return f"{value / unit:.3g}"
 
 
 def _cannot_tell(cause: Cause, hosts: Sequence[str]) -> Words:
@@ -145,4 +196,8 @@ _WORDS: Mapping[Code, Callable[[Cause, Sequence[str]], Words]] = {
     "link-stands": _link,
     "collective-mismatch": _mismatch,
     "cannot-tell": _cannot_tell,
+    "cpu-slow": _slow_cpu,
+    "data-slow": _slow_data,
+    "link-slow": _slow_link,
+    "packets-lost": _lost,
 }

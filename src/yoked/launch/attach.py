@@ -18,6 +18,7 @@ from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Connections
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
+from yoked.units import listed
 
 # Hosts end within seconds of each other, but for one whose cores are crowded.
 END_WITHIN_S = 60.0
@@ -105,6 +106,8 @@ class JobEnd:
         if failure is None:
             return refused
         lines = [*refused, headline(failure)]
+        if failure.get("at"):
+            lines.append(f"at {failure['at']}")
         if failure.get("last_lines"):
             lines += ["its last lines:", *(f"  {line}" for line in failure["last_lines"])]
         return lines
@@ -156,6 +159,15 @@ def headline(failure: Mapping[str, Any]) -> str:
     rank, host = failure.get("rank"), failure.get("host", "")
     where = host if rank is None else f"rank {rank} on {host}"
     return f"{where}: {failure.get('what', '')}"
+
+
+def held_up_line(record: Record) -> str | None:
+    """The root of what holds a run up, in a line; None: nothing does, as far as can be told."""
+    if not record.held_up:
+        return None
+    root = record.held_up[0]
+    where = {"host": listed(root["hosts"]), "rank": root.get("rank"), "what": root["what"]}
+    return headline(where)
 
 
 def follow_job(

@@ -109,6 +109,19 @@ class Record:
         return told[0] if told else None
 
     @property
+    def held_up(self) -> list[Mapping[str, Any]]:
+        """Why it does not get on, as its hosts find: each cause once, the root first."""
+        if not self.active:
+            return []
+        found: dict[tuple[object, ...], Mapping[str, Any]] = {}
+        for told in self._by_node():
+            diagnosis: Mapping[str, Any] = told.get("diagnosis") or {}
+            for cause in diagnosis.get("causes") or ():
+                key = (cause["cause"], cause.get("rank"), *sorted(cause["hosts"]))
+                found.setdefault(key, cause)
+        return list(found.values())
+
+    @property
     def progress(self) -> Mapping[str, Any] | None:
         """Step and loss, where the program is ours and has written some."""
         return next((told["progress"] for told in self._by_node() if told["progress"]), None)

@@ -25,6 +25,7 @@ from yoked.errors import YokedError
 from yoked.fleet.devices import Gpu, default_ranks, device_type, training_gpus
 from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host
+from yoked.launch.bootstrap.notice import SILENCE_S, WAIT_S
 from yoked.launch.environment import environment_python, host_versions
 from yoked.launch.program import Program
 from yoked.remote.client import AgentClient, RemoteBug
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
 HOST_MODULE = "yoked.launch.bootstrap.host"
 PREPARE_S = 60.0
 
-
 # What is done about a run whose ranks do not get on.
-OnFault = Literal["report", "stop", "restart"]
+OnFault = Literal["report", "stop", "restart", "wait"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class JobRequest:
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
     says that the program finds out by itself. on_fault: what hosts do that find out why ranks do
-    not get on; stop, restart: they end them, where it is sure. env: added on every host. trains:
-    the run of `yoked train` that this job is a part of; a run that is resumed has several.
-    file_store: the ranks of one host can meet through a file. files: {name: text} of the job's
-    folder. home: it stays on this machine.
+    not get on; stop, restart: they end them, where it is sure; wait: a silent host has longer.
+    env: added on every host. trains: the run of `yoked train` that this job is a part of; a run
+    that is resumed has several. file_store: the ranks of one host can meet through a file.
+    files: {name: text} of the job's folder. home: it stays on this machine.
     """
 
     run: str
@@ -339,6 +339,7 @@ def job_spec(
         "bootstrap": request.bootstrap,
         "file_store": request.file_store and len(nodes) == 1,
         "ends_held_up": request.on_fault in ("stop", "restart"),
+        "silence_s": WAIT_S if request.on_fault == "wait" else SILENCE_S,
         "nice": nodes[number].host.nice if request.nice is None else request.nice,
     }
 

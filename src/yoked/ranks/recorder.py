@@ -19,7 +19,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -43,6 +43,8 @@ _MOST_FRAMES = 24
 # Of all threads there is a whole file.
 _MOST_STACK_FRAMES, _MOST_THREADS = 64, 64
 _MOST_CHARACTERS = 160
+# Enough to know the order of a step's calls, as a rule.
+_MOST_CALLS = 32
 
 # What a program can be about. The trainer says it; of others the daemon judges by the frames.
 Phase = Literal["starting", "training", "evaluating", "saving", "loading", "compiling"]
@@ -82,10 +84,16 @@ class Recorder:
 
     # ---- what the trainer tells
 
+    def starting(self) -> None:
+        """The program gets ready, and says when it takes steps."""
+        self._phase = ("starting", time.monotonic())
+
     def step_done(self) -> None:
         """The program took a step."""
         self.steps += 1
         self._stepped_s = time.monotonic()
+        if self._phase[0] == "starting":
+            self._phase = ("training", self._stepped_s)
 
     @contextlib.contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -184,6 +192,18 @@ def _frames(frame: FrameType | None, most: int = _MOST_FRAMES) -> list[list[Any]
     return found
 
 
+def last_calls() -> dict[str, Any] | None:
+    """The last collectives of the group that was used last: diagnosis.calls.Calls as an object."""
+    for group in _groups() or ():
+        if group["calls"]:
+            return {
+                "group": group["name"],
+                "number": group["started"],
+                "calls": group["calls"],
+            }
+    return None
+
+
 def _groups() -> list[dict[str, Any]] | None:
     """What torch's flight recorder has of each group; None: it has none, or no such recorder.
 
@@ -198,16 +218,18 @@ def _groups() -> list[dict[str, Any]] | None:
     except (RuntimeError, ValueError):
         return None
     groups: dict[str, dict[str, Any]] = {}
+    newest = None
     for entry in told.get("entries", ()):
         name = str(entry["process_group"][0])
-        key = "p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"
-        group = groups.setdefault(name, {"name": name, "started": 0, "flying": []})
+        group = groups.setdefault(name, {"name": name, "started": 0, "flying": [], "calls": []})
         if not entry["is_p2p"]:
-            group["started"] = max(group["started"], entry[key])
+            newest = name
+            group["started"] = max(group["started"], entry["collective_seq_id"])
+            group["calls"].append(_call(entry))
         if not entry["retired"]:
             group["flying"].append(
                 {
-                    "number": entry[key],
+                    "number": entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"],
                     "between_two": entry["is_p2p"],
                     "op": str(entry["profiling_name"])[:80],
                     "sizes": entry["input_sizes"][:4],
@@ -216,4 +238,14 @@ def _groups() -> list[dict[str, Any]] | None:
             )
     for group in groups.values():
         group["flying"] = group["flying"][:8]
+        # Of one group, for the room that there is.
+        group["calls"] = group["calls"][-_MOST_CALLS:] if group["name"] == newest else []
     return list(groups.values())
+
+
+def _call(entry: Mapping[str, Any]) -> str:
+    """A collective as people read it: all_reduce of [1000] Float."""
+    op = str(entry["profiling_name"]).rpartition(":")[2]
+    tensors = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
+    said = ", ".join(f"{sizes} {dtype}" for sizes, dtype in tensors)
+    return f"{op} of {said}"[:_MOST_CHARACTERS]

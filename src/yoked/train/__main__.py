@@ -23,6 +23,7 @@ from yoked.console import stderr_console
 from yoked.core.fs import write_bytes
 from yoked.errors import UsageError, YokedError
 from yoked.parent_death import die_with_parent
+from yoked.ranks.recorder import RECORDER
 from yoked.streams import outlive_full_disk
 from yoked.train.config import TrainConfig
 
@@ -79,6 +80,7 @@ def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_l
     launch_dir = os.environ.get("YOKED_LAUNCH_DIR")
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent(os.getppid())
+    RECORDER.starting()
     try:
         config = parse(argv)
         config.check_world(int(os.environ.get("WORLD_SIZE", "1")))

@@ -51,7 +51,14 @@ def in_collective(
     return recorded(
         frames=(IN_TORCH, IN_PROGRAM),
         frames_age_s=age_s,
-        groups=(Group("0", number, (Flight(number, False, op, (sizes,), ("Float",)),)),),
+        groups=(
+            Group(
+                "0",
+                number,
+                (Flight(number, False, op, (sizes,), ("Float",)),),
+                (*["all_reduce of [1000] Float"] * 3, f"{op[5:]} of {list(sizes)} Float"),
+            ),
+        ),
     )
 
 

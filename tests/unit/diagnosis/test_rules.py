@@ -17,7 +17,8 @@ from tests.unit.diagnosis.made_up import (
     recorded,
 )
 
-from yoked.diagnosis.rules import Cause, causes
+from yoked.diagnosis.cause import Cause
+from yoked.diagnosis.rules import causes
 from yoked.diagnosis.vitals import Ended, Frame, RankVitals, Vitals
 
 # Age of what began just after the look before.
@@ -101,7 +102,7 @@ def test_a_host_that_acknowledges_nothing_is_gone_or_cut_off() -> None:
 
 def test_what_is_unheard_for_long_is_sure() -> None:
     told = Told().steps()
-    for _ in range(9):
+    for _ in range(22):
         told.look(waits(0, 1.0), None)
 
     assert [cause.certainty for cause in causes(told.history)] == ["sure"]
@@ -152,10 +153,9 @@ def test_collectives_of_unlike_sizes_are_told_with_both_calls() -> None:
     )
 
     assert (cause.code, cause.rank) == ("collective-mismatch", 1)
-    assert cause.params["calls"] == {
-        "0": "gloo:all_reduce 77 of [(1000,)]",
-        "1": "gloo:all_reduce 77 of [(64, 64)]",
-    }
+    assert cause.params["said"] == (
+        "its collective 77 is all_reduce of [64, 64] Float, and rank 0's all_reduce of [1000] Float"
+    )
 
 
 def test_bytes_that_are_not_acknowledged_though_both_hosts_are_heard_are_of_the_link() -> None:
@@ -224,3 +224,26 @@ def test_absent_records_are_no_evidence() -> None:
     silent = alive(rank(1, cpu_s=3.6, recorded=None))
     with pytest.raises(AssertionError, match="nothing was told"):
         first_told(lambda age_s: (waits(0, age_s, cpu_s=3.6), silent))
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits_in", "certainty"),
+    [
+        pytest.param(12, "futex_wait_queue", "sure", id="a-lock"),
+        pytest.param(12, "do_sys_poll", "likely", id="data-of-a-connection"),
+        pytest.param(0, "futex_wait_queue", "likely", id="before-the-first-step"),
+    ],
+)
+def test_only_a_lock_amid_steps_is_sure_within_seconds(
+    steps: int, waits_in: str, certainty: str
+) -> None:
+    told = Told().steps()
+    for look in range(30):
+        age_s = look * PERIOD_S
+        stands = recorded(steps=steps, frames_age_s=age_s)
+        told.look(
+            waits(0, age_s, cpu_s=3.6),
+            alive(rank(1, cpu_s=3.6, recorded=stands, waits_in=waits_in)),
+        )
+
+    assert [cause.certainty for cause in causes(told.history)] == [certainty]

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
+from yoked.diagnosis.cause import SLOW
 from yoked.diagnosis.stacks import RankStacks
 from yoked.errors import JobError, UsageError
 from yoked.fleet.file import open_fleet
@@ -121,7 +122,19 @@ def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, An
 def faults_of(record: Record) -> list[dict[str, Any]]:
     """What is wrong with a run, the root first; empty: nothing, as far as its hosts can tell."""
     if record.active:
-        return _held_up(record)
+        return [
+            {
+                "cause": cause["cause"],
+                "host": cause["hosts"][0] if cause["hosts"] else "",
+                "hosts": cause["hosts"],
+                "rank": cause.get("rank"),
+                "certainty": cause.get("certainty"),
+                "evidence": [cause["what"]],
+                "fix": list(cause.get("fix") or ()),
+                "detected_after_s": cause.get("since_s"),
+            }
+            for cause in record.held_up
+        ]
     failure = record.failure
     if failure is None:
         return []
@@ -129,47 +142,32 @@ def faults_of(record: Record) -> list[dict[str, Any]]:
         {
             "cause": failure.get("cause") or "rank-failed",
             "host": failure["host"],
-            "hosts": [failure["host"]],
+            "hosts": list(failure.get("hosts") or [failure["host"]]),
             "rank": failure.get("rank"),
             "certainty": "sure",
-            "evidence": [failure["what"], *(failure.get("last_lines") or ())],
+            "evidence": [
+                failure["what"],
+                *([f"at {failure['at']}"] if failure.get("at") else ()),
+                *(failure.get("last_lines") or ()),
+            ],
             "fix": list(failure.get("fix") or ()),
             "detected_after_s": None,
         }
     ]
 
 
-def _held_up(record: Record) -> list[dict[str, Any]]:
-    """What its hosts found, each cause once: the host of a lower number speaks first."""
-    found: dict[tuple[object, ...], dict[str, Any]] = {}
-    for told in sorted(record.hosts.values(), key=lambda each: int(each["node_rank"])):
-        diagnosis: Mapping[str, Any] = told.get("diagnosis") or {}
-        for cause in diagnosis.get("causes") or ():
-            key = (cause["cause"], cause.get("rank"), *sorted(cause["hosts"]))
-            if key not in found:
-                found[key] = {
-                    "cause": cause["cause"],
-                    "host": cause["hosts"][0] if cause["hosts"] else "",
-                    "hosts": cause["hosts"],
-                    "rank": cause.get("rank"),
-                    "certainty": cause.get("certainty"),
-                    "evidence": [cause["what"]],
-                    "fix": list(cause.get("fix") or ()),
-                    "detected_after_s": cause.get("since_s"),
-                }
-    return list(found.values())
-
-
 def _state(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
     if record.active:
-        return "hung" if faults else "healthy"
+        if not faults:
+            return "healthy"
+        return "slow" if faults[0]["cause"] in SLOW else "hung"
     return "failed" if faults else "finished"
 
 
 def verdict(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
     """What it comes to, in a line."""
     if faults:
-        state = "is hung" if record.active else "failed"
+        state = f"is {_state(record, faults)}" if record.active else "failed"
         return f"run {record.name} {state}: {_lines(faults[0])[0]}"
     if not record.active:
         return f"run {record.name} is over: {record.state}"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.outside import Outside, process_of, words_outside
-from yoked.diagnosis.rules import Cause
 
 
 def outside_payload(pid: int, seen: Outside, found: Sequence[Cause]) -> dict[str, Any]:

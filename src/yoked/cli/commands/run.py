@@ -71,7 +71,7 @@ def command(
         program=program,
         ranks=ranks,
         restarts=flags.checked_restarts(),
-        on_fault=flags.resolved_on_fault(),
+        on_fault=flags.resolved_on_fault("report"),
         nice=flags.checked_nice(),
         threads=threads,
         bootstrap=bootstrap,

@@ -16,7 +16,7 @@ from yoked.agent.jobstatus import training_progress
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.fleet.file import open_fleet
-from yoked.launch.attach import headline
+from yoked.launch.attach import headline, held_up_line
 from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.launch.listing import MOST_JSON_BYTES
 from yoked.launch.registry import Record, newest_starts
@@ -56,6 +56,7 @@ def command(
     for row in rows:
         row["listeners"] = listeners.get(row["run"], [])
     causes = [f"{row['run']}: {headline(row['failure'])}" for row in rows if row["failure"]]
+    causes += [f"{row['run']}: {row['held_up']}" for row in rows if row["held_up"]]
     causes += [f"{row['run']}: {row['refused']}" for row in rows if row["refused"]]
     output.result(
         {"runs": rows, "unreachable": {name: why.what for name, why in unreachable.items()}},
@@ -102,6 +103,7 @@ def _describe(record: Record) -> dict[str, Any]:
         "step": progress.get("step"),
         "loss": progress.get("loss"),
         "failure": None if record.active else record.failure,
+        "held_up": held_up_line(record),
         "refused": record.refused,
         "dir": record.run_dir,
         "folders": {host: told["folder"] for host, told in record.hosts.items()},
@@ -127,6 +129,7 @@ def _describe_folder(folder: Path) -> dict[str, Any]:
         "step": _of(result, "steps", int, progress.get("step")),
         "loss": _of(result, "loss", float, progress.get("loss")),
         "failure": None,
+        "held_up": None,
         "refused": None,
         "dir": str(folder.absolute()),
         "folders": {".": str(folder.absolute())},

@@ -97,7 +97,7 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
         detach=flags.detach,
         doctor=flags.doctor,
         restarts=flags.checked_restarts(),
-        on_fault=flags.resolved_on_fault(),
+        on_fault=flags.resolved_on_fault("stop"),
         nice=flags.checked_nice(),
         fleet_flag=flag,
     )
@@ -121,7 +121,7 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
         threads=config.thread_count,
         nice=flags.checked_nice(),
         restarts=flags.checked_restarts(),
-        on_fault=flags.resolved_on_fault(),
+        on_fault=flags.resolved_on_fault("stop"),
         is_new=not config.goes_on,
         flags=flag,
         go_on=f"yoked train --resume --run {where}{flag}",

@@ -15,7 +15,7 @@ from typing import Any
 
 from yoked.errors import HostError
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
+from yoked.launch.bootstrap.notice import CONNECT_S, Notice
 from yoked.launch.bootstrap.outcome import (
     HOST_LOST,
     STERNEST_FIRST,
@@ -24,6 +24,7 @@ from yoked.launch.bootstrap.outcome import (
     Failure,
     RunOutcome,
     Stop,
+    comes_again,
     ended_early,
     first_cause,
     obeyed,
@@ -346,7 +347,7 @@ class Coordinator:
         """Whether a host has been silent too long, or has not come at all."""
         late = self._now_s - self._generation.began_s > CONNECT_S
         return any(
-            self._silent(node, SILENCE_S)
+            self._silent(node, self._job.silence_s)
             for node in self._other_nodes
             if late or node in self._others
         )
@@ -399,6 +400,8 @@ class Coordinator:
         """
         if self._job.node_rank or not self._all_reported or self._trouble is not None:
             return False
+        if comes_again(cause, self._attempts[-1].failure if self._attempts else None):
+            return False
         if cause.before_meeting and self._unmet == 0:
             return True
         return self._generation.number - min(self._unmet, 1) < self._job.restarts
@@ -438,7 +441,11 @@ class Coordinator:
             how = f"no word from it for {silent_s:.0f} s"
             if not math.isfinite(silent_s):
                 how = "it closed its connection"
-            return self._vanished(node, f"its launcher is gone: {how}")
+            gone = self._vanished(node, f"its launcher is gone: {how}")
+            if math.isfinite(silent_s):
+                # It may be the link as well.
+                gone = replace(gone, hosts=(gone.host, self._job.node.host))
+            return gone
         first, port = self._job.nodes[0], self._job.control_port
         fix = (
             f"a firewall of {first.host} is the usual cause, for port {port}: yoked doctor",
@@ -452,6 +459,7 @@ class Coordinator:
             host=host,
             node=node,
             kind=HOST_LOST,
+            cause="host-gone",
             what=what,
             fix=(f"look at {host}: it was switched off or cut off, or its launcher was killed",),
             time_s=self._now_s,

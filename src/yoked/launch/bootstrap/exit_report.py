@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from yoked.channel.names import LOOPBACK
 from yoked.core.fs import read_tail
+from yoked.core.schema import decode
+from yoked.diagnosis.activity import own_frame
+from yoked.diagnosis.calls import Calls
+from yoked.diagnosis.endings import EndCode, cause_of_end
+from yoked.diagnosis.vitals import Frame
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.outcome import NOT_MET, Failure
 
@@ -31,15 +38,28 @@ _STRANGER = (
     "if it comes back: a firewall that lets in the hosts of the fleet alone keeps strangers out "
     "(docs/concepts/security.md)"
 )
+# What to do where the error itself says nothing.
+_FIXES: Mapping[EndCode, tuple[str, ...]] = {
+    "out-of-memory": ("a smaller batch, or fewer ranks on that host, takes less memory",),
+    "disk-full": ("make room there, or choose another folder for the run: df -h",),
+    "data-ran-out": ("give each rank the same number of steps",),
+    "collective-mismatch": ("have all ranks make the same calls, with tensors of one shape",),
+}
+_NO_ROOM_BYTES = 1 << 20
+# As faulthandler writes it.
+_FRAME = re.compile(r'File "([^"]{1,400})", line (\d{1,9}) in (.{1,200})')
 
 
 @dataclass(frozen=True)
 class RankExit:
-    """The end of a process. exit_code: negative for a signal; time_s: when it was seen."""
+    """The end of a process. exit_code: negative for a signal; time_s: when it was seen.
+    oom_killed: the kernel ended a process for want of memory just then.
+    """
 
     pid: int
     exit_code: int
     time_s: float
+    oom_killed: bool = False
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:
@@ -72,13 +92,28 @@ def rank_failure(
     error = _error(job, attempt, rank, ended_s)
     if death is None and error is None:
         return None
-    ending = _ending(death) if error is None else _raised(error, death)
+    if error is None:
+        assert death is not None, "a rank without an error is reported for its death alone"
+        ending = {**_ending(death), "at": _crashed_at(job, attempt, rank)}
+    else:
+        ending = _raised(error, death)
     if job.meeting_mark(attempt, rank).exists():
         ending.update(_in_a_meeting(ending))
     lines = last_lines(job, attempt, rank)
     if _sought_node_0_here(job, (ending["what"], *lines)):
         ending["fix"] = (*ending.get("fix", ()), _ELSEWHERE)
+    cause = cause_of_end(
+        signal=ending.get("signal"),
+        kind=ending.get("kind"),
+        what=ending["what"],
+        last_lines=lines,
+        oom_killed=death is not None and death.oom_killed,
+        disk_full=_disk_full(job),
+    )
+    if not ending.get("fix"):
+        ending["fix"] = _FIXES.get(cause, ())
     return Failure(
+        cause=cause,
         host=job.node.host,
         node=job.node_rank,
         rank=rank,
@@ -147,13 +182,45 @@ def _raised(error: dict[str, Any], death: RankExit | None) -> dict[str, Any]:
         "what": error["what"],
         "fix": tuple(error.get("fix", ())),
         "traceback": error.get("traceback"),
+        "at": error.get("at"),
+        "calls": _calls(error),
         "exit_code": death.exit_code if death else error.get("exit_code"),
         "time_s": error["time_s"],
     }
 
 
-def _ending(death: RankExit | None) -> dict[str, Any]:
-    assert death is not None, "a rank without an error is reported for its death alone"
+def _calls(error: dict[str, Any]) -> Calls | None:
+    # The program may write into that file too.
+    with contextlib.suppress(ValueError):
+        found: Calls | None = decode(Calls | None, error.get("calls"))
+        return found
+    return None
+
+
+def _crashed_at(job: Job, attempt: int, rank: int) -> str | None:
+    """The program's line at a crash, from the stacks that faulthandler left."""
+    told = _tail(job.crash_file(attempt, rank))
+    # The main thread comes last.
+    for stack in reversed("\n".join(told).split("read 0x")):
+        frames = tuple(
+            Frame(file, int(line), function) for file, line, function in _FRAME.findall(stack)
+        )
+        frame = own_frame(frames)
+        if frame is not None and "/yoked/ranks/" not in frame.file:
+            return f"{frame.file}:{frame.line} in {frame.function}"
+    return None
+
+
+def _disk_full(job: Job) -> bool:
+    """Whether the program's folder, or the run's, has no room."""
+    for folder in (job.cwd, job.folder):
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(folder).free < _NO_ROOM_BYTES:
+                return True
+    return False
+
+
+def _ending(death: RankExit) -> dict[str, Any]:
     fields: dict[str, Any] = {"time_s": death.time_s}
     if death.exit_code >= 0:
         what = f"ended with exit status {death.exit_code}"
@@ -161,6 +228,9 @@ def _ending(death: RankExit | None) -> dict[str, Any]:
     name = _signal_name(-death.exit_code)
     if name != "SIGKILL":
         return {**fields, "signal": name, "what": f"killed by {name}"}
+    if death.oom_killed:
+        what = "killed by the kernel for want of memory (SIGKILL)"
+        return {**fields, "signal": name, "what": what}
     return {
         **fields,
         "signal": name,

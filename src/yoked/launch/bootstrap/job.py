@@ -12,12 +12,14 @@ from typing import Annotated, Literal
 
 from yoked.core.schema import Constraint, decode
 from yoked.errors import YokedError
+from yoked.launch.bootstrap.notice import SILENCE_S
 
 VERSION = 1
 
 _REMAKE = "start the run again; the launch writes a new job.json"
 Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
 Niceness = Annotated[int, Constraint("0 to 19", lambda nice: 0 <= nice <= 19)]
+Silence = Annotated[float, Constraint("above 0", lambda silence_s: 0 < silence_s < 1e6)]
 AbsolutePath = Annotated[Path, Constraint("an absolute path", Path.is_absolute)]
 
 
@@ -52,6 +54,7 @@ class Job:
     file_store: there is one host, and its ranks meet through a file; see `meeting_file`.
     nice: niceness of the ranks on this host.
     ends_held_up: whether ranks are ended that do not get on, for a reason that is sure.
+    silence_s: how long a host may be silent that has been heard.
     """
 
     run: str
@@ -69,6 +72,7 @@ class Job:
     file_store: bool = False
     nice: Niceness = 0
     ends_held_up: bool = False
+    silence_s: Silence = SILENCE_S
 
     @property
     def node(self) -> Node:
@@ -120,12 +124,16 @@ class Job:
         """What a rank says of itself while it runs (yoked.ranks.recorder)."""
         return self.folder / "errors" / f"{attempt}.{rank}.record"
 
+    def crash_file(self, attempt: int, rank: int) -> Path:
+        """The Python stacks of a rank that crashed (faulthandler)."""
+        return self.launch_dir(attempt) / f"crash.{rank}"
+
     def end_mark(self, attempt: int, rank: int) -> Path:
         """A file that is there once a rank's program has ended well."""
         return self.launch_dir(attempt) / f"ended.{rank}"
 
     def error_file(self, attempt: int, rank: int) -> Path:
-        """What ended a rank: an object with rank, time_s, kind, what and traceback."""
+        """What ended a rank: an object with rank, time_s, kind, what, traceback, at and calls."""
         return self.folder / "errors" / f"{attempt}.{rank}.json"
 
 

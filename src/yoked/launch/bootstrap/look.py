@@ -102,7 +102,8 @@ def link_vitals(node: int, ends: Sequence[Connection]) -> LinkVitals:
         arrived=sum(end.arrived for end in ends),
         acked_age_s=min(end.acked_ms_ago for end in ends) / 1e3,
         heard_age_s=min(end.heard_ms_ago for end in ends) / 1e3,
-        rtt_s=min(end.rtt_s for end in ends),
+        # Of the one that is used: that of an idle one is old.
+        rtt_s=max(ends, key=lambda end: (end.unsent_bytes, end.rtt_s)).rtt_s,
         sent_bytes=sum(end.sent_bytes for end in ends),
         received_bytes=sum(end.received_bytes for end in ends),
     )
@@ -120,7 +121,18 @@ def _rank(rank: int, pid: int, file: Path | None) -> RankVitals | None:
         cpu_s=seen.cpu_s,
         recorded=None if file is None else _recorded(file),
         waits_in=seen.waits_in,
+        delayed_s=_delayed_s(pid),
     )
+
+
+def _delayed_s(pid: int) -> float:
+    """Seconds in which threads of a process waited for a core; 0 where nobody counts."""
+    delayed_ns = 0
+    # A thread may end meanwhile, or the kernel not count.
+    with contextlib.suppress(OSError, IndexError):
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            delayed_ns += int(Path(thread.path, "schedstat").read_text().split()[1])
+    return delayed_ns / 1e9
 
 
 def _recorded(file: Path) -> Recorded | None:

@@ -18,6 +18,8 @@ CONNECT_S = 60.0
 # Longer than a switch takes to restart or a laptop to change its Wi-Fi cell: TCP survives that,
 # and so can a run.
 SILENCE_S = 120.0
+# With --on-fault wait, for a laptop that sleeps; yoked's trainer waits no longer for a peer.
+WAIT_S = 600.0
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ library only: whoever reads outcome.json needs no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from yoked.core.schema import Constraint
+from yoked.diagnosis.calls import Calls, mismatch_of
 from yoked.errors import MeetingError
 
 Status = Literal["finished", "failed", "stopped", "interrupted"]
@@ -54,6 +55,9 @@ _PEER_GONE = (
 # How a rank ends that was asked to; these say nothing of their own.
 _OBEYED_KINDS = (None, "KeyboardInterrupt", "SystemExit")
 _OBEYED_SIGNALS = ("SIGINT", "SIGTERM")
+# What another attempt changes nothing about.
+_COME_AGAIN = ("collective-mismatch", "data-ran-out", "disk-full", "rank-ended-early")
+_WRONG_PROGRAM = ("SyntaxError", "NameError", "ImportError", "ModuleNotFoundError", "UsageError")
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,11 @@ class Failure:
     rank, pid: None where the host program itself failed.
     exit_code, signal: one of them for a rank that ended; signal is a name such as SIGKILL.
     kind: class of the exception, HOST_LOST, or None where nothing was raised.
-    cause: its code, as in docs/reference/causes.md; None: of a host program that is gone.
+    cause: its code, as in docs/reference/causes.md.
     found: by the diagnosis of a run that had not ended, and not by an end.
     what: one or two sentences that do not name the place; `headline` does.
+    at: the line of the program, such as train.py:41 in main. calls: its last collectives.
+    hosts: all that may be to blame, `host` the first: a link has two; empty: `host` alone.
     time_s: seconds since the epoch by that host's own clock.
     """
 
@@ -80,6 +86,9 @@ class Failure:
     kind: str | None = None
     cause: str | None = None
     found: bool = False
+    at: str | None = None
+    calls: Calls | None = None
+    hosts: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
     traceback: str | None = None
     last_lines: tuple[str, ...] = ()
@@ -145,7 +154,37 @@ def first_cause(failures: Iterable[Failure]) -> Failure | None:
     own error, and that before the complaint about a lost peer. Times only part equals: the
     clocks of two hosts may differ by more than failures do.
     """
-    return min(failures, key=lambda one: (_echo(one), one.time_s, one.node), default=None)
+    known = list(failures)
+    first = min(known, key=lambda one: (_echo(one), one.time_s, one.node), default=None)
+    if first is None or first.found:
+        return first
+    return _mismatched(known) if _speaks_of_a_peer(first) else first
+
+
+def _mismatched(failures: Sequence[Failure]) -> Failure:
+    """Of ranks that all lost a peer: the one whose collective fits no other's, else the first.
+
+    Gloo ends a rank by SIGABRT that is sent more than its call has room for; the others lose it.
+    """
+    calls = {one.rank: one.calls for one in failures if one.rank is not None and one.calls}
+    aborted = [
+        one.rank
+        for one in failures
+        if one.rank is not None and one.cause == "collective-mismatch" and one.calls is None
+    ]
+    found = mismatch_of(calls, aborted)
+    first = min(failures, key=lambda one: (_echo(one), one.time_s, one.node))
+    if found is None:
+        return first
+    odd = next((one for one in failures if one.rank == found.ranks[0]), first)
+    return replace(
+        odd,
+        cause="collective-mismatch",
+        what=found.words,
+        signal=None,
+        kind=None,
+        fix=("have all ranks make the same calls, with tensors of one shape",),
+    )
 
 
 def _echo(failure: Failure) -> int:
@@ -190,6 +229,14 @@ def ended_early(host: str, node: int, rank: int, time_s: float) -> Failure:
         fix=("give each rank the same number of steps",),
         time_s=time_s,
     )
+
+
+def comes_again(failure: Failure, before: Failure | None) -> bool:
+    """Whether another attempt would fail in the same way. before: how the last one failed."""
+    if failure.cause in _COME_AGAIN or failure.kind in _WRONG_PROGRAM:
+        return True
+    same = before is not None and (failure.kind, failure.at) == (before.kind, before.at)
+    return same and failure.cause == "exception" and failure.at is not None
 
 
 def obeyed(failure: Failure) -> bool:

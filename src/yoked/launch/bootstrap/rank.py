@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import faulthandler
 import json
 import os
 import runpy
@@ -30,10 +31,12 @@ from typing import NoReturn, TextIO
 from yoked.channel.names import SECRET
 from yoked.collector import without_collector
 from yoked.core.fs import write_bytes
+from yoked.diagnosis.activity import own_frame
+from yoked.diagnosis.vitals import Frame
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.parent_death import die_with_parent
-from yoked.ranks.recorder import RECORDER
+from yoked.ranks.recorder import RECORDER, last_calls
 from yoked.ranks.secret import FILE_VARIABLE
 from yoked.streams import outlive_full_disk
 
@@ -61,6 +64,7 @@ def main(argv: list[str]) -> None:
         os.environ[FILE_VARIABLE] = str(job.folder / SECRET)
     job.launch_dir(attempt).mkdir(parents=True, exist_ok=True)
     RECORDER.start()
+    _leave_stacks_at_a_crash(job, attempt, rank)
     good_end = ExitStack()
     try:
         run(job, int(os.environ.get(RESTARTS, "0")), good_end)
@@ -106,6 +110,13 @@ def redirect(job: Job, attempt: int, rank: int) -> None:
         _onto(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
     # It also writes by lines: in blocks, a killed rank would lose its last ones.
     outlive_full_disk()
+
+
+def _leave_stacks_at_a_crash(job: Job, attempt: int, rank: int) -> None:
+    """Have the stacks written when the process is ended by SIGSEGV, SIGABRT and the like."""
+    # A full disk: the run goes on. The file stays open for as long as the process is there.
+    with suppress(OSError):
+        faulthandler.enable(job.crash_file(attempt, rank).open("w"))
 
 
 def be_nice(nice: int) -> None:
@@ -272,6 +283,16 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
+def _own_line(trace: TracebackType | None) -> str | None:
+    """Where the program was: train.py:41 in main, not the line of a package that it called."""
+    frames = [
+        Frame(each.filename, each.lineno or 0, each.name)
+        for each in reversed(traceback.extract_tb(trace))
+    ]
+    frame = own_frame(tuple(frames))
+    return None if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
+
+
 def _leave_word(
     job: Job, attempt: int, rank: int, problem: BaseException, what: str, status: int
 ) -> None:
@@ -287,6 +308,8 @@ def _leave_word(
         "what": what,
         "exit_code": status,
         "traceback": "".join(traceback.format_exception(problem)),
+        "at": _own_line(problem.__traceback__),
+        "calls": last_calls(),
     }
     # A full disk may be the very cause; the log and the exit status tell it too.
     with suppress(OSError):

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from yoked.agent.facts import oom_kills
 from yoked.channel.names import LOOPBACK
 from yoked.launch.bootstrap.exit_report import (
     GRACE_S,
@@ -39,6 +40,8 @@ from yoked.ranks.freeing import ADDRESSES_VARIABLE
 MEETING_FILE = "YOKED_MEETING_FILE"
 _RANK_PROGRAM = "yoked.launch.bootstrap.rank"
 _STORE_PROGRAM = "yoked.ranks.store"
+# A process that the kernel ends for want of memory may take so long to be gone.
+_OOM_S = 10.0
 
 
 class LocalRanks:
@@ -71,6 +74,7 @@ class LocalRanks:
         self._store: subprocess.Popen[bytes] | None = None
         self._store_death: RankExit | None = None
         self._problem: OSError | None = None
+        self._oom_kills, self._oom_s = oom_kills(), float("-inf")
         self._interrupted = False
         self._ended_s: float | None = None
         self._kill_at_s = float("inf")
@@ -179,6 +183,8 @@ class LocalRanks:
         return tuple(said.values())
 
     def _note_deaths(self) -> None:
+        self._look_for_oom_kills()
+        short_of_memory = time.monotonic() - self._oom_s < _OOM_S
         for rank, process in list(self._running.items()):
             code = exit_code(process)
             if code is None:
@@ -186,7 +192,8 @@ class LocalRanks:
             # It was only looked at: now it is reaped.
             process.wait()
             del self._running[rank]
-            self._ends[rank] = RankExit(process.pid, code, time.time())
+            oom_killed = code == -signal.SIGKILL and short_of_memory
+            self._ends[rank] = RankExit(process.pid, code, time.time(), oom_killed)
             if code != 0 and not self._ended_by_us(code):
                 self._deaths[rank] = self._ends[rank]
                 self._on_death()
@@ -195,6 +202,10 @@ class LocalRanks:
             if code is not None:
                 self._store_death = RankExit(self._store.pid, code, time.time())
                 self._on_death()
+
+    def _look_for_oom_kills(self) -> None:
+        if (count := oom_kills()) != self._oom_kills:
+            self._oom_kills, self._oom_s = count, time.monotonic()
 
     def _ended_by_us(self, code: int) -> bool:
         # One that was killed just before we told all to end dies beside them.

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
+from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.history import Place, RunHistory
-from yoked.diagnosis.rules import Cause, causes
+from yoked.diagnosis.rules import causes
 from yoked.diagnosis.vitals import Ended, Vitals
 from yoked.diagnosis.words import words_of
 from yoked.launch.bootstrap.job import Job
@@ -82,6 +83,7 @@ class Watch:
         words = words_of(root, self._hosts)
         return Failure(
             host=self._hosts[root.nodes[0]],
+            hosts=tuple(self._hosts[node] for node in root.nodes),
             node=root.nodes[0],
             rank=root.rank,
             cause=root.code,

@@ -347,6 +347,22 @@ def test_a_failure_is_repeated_where_generations_are_left() -> None:
     assert not agreed((), (KILLED,), (ECHO,)).decision.again
 
 
+@pytest.mark.parametrize("cause", ["collective-mismatch", "disk-full", "data-ran-out"])
+def test_what_another_attempt_changes_nothing_about_is_not_repeated(cause: str) -> None:
+    assert not agreed((), (replace(KILLED, cause=cause),), (), restarts=3).decision.again
+
+
+def test_an_exception_is_repeated_once_and_not_where_it_comes_again_at_the_same_line() -> None:
+    raised = replace(KILLED, signal=None, kind="ValueError", cause="exception", at="a.py:3 in main")
+    host = agreed((), (raised,), (), restarts=3)
+    assert host.decision.again
+
+    host.on(*(Beat(node, Notice(attempt=1)) for node in (1, 2)))
+    report_all(host, 1, (), (raised,), ())
+
+    assert not host.decision.again
+
+
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_meeting_of_ranks_that_fails_is_repeated_once_more_than_was_asked_for(
     restarts: int,

@@ -1,0 +1,41 @@
+"""A cause: what is said of a run, by whichever rule. Standard library alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Code = Literal[
+    "rank-stopped",
+    "rank-stands",
+    "rank-ended-early",
+    "disk-stands",
+    "host-asleep",
+    "host-unheard",
+    "link-stands",
+    "collective-mismatch",
+    "cannot-tell",
+    "cpu-slow",
+    "data-slow",
+    "link-slow",
+    "packets-lost",
+]
+# Of a run that gets on, and less fast than it did.
+SLOW: tuple[Code, ...] = ("cpu-slow", "data-slow", "link-slow", "packets-lost")
+Certainty = Literal["sure", "likely"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that holds a run up. nodes: to blame, the first the first; a link has both its
+    hosts. since_s: how long it has been so. params: names and figures of its sentences.
+    """
+
+    code: Code
+    nodes: tuple[int, ...]
+    since_s: float
+    certainty: Certainty = "sure"
+    rank: int | None = None
+    link: tuple[int, int] | None = None
+    params: Mapping[str, object] = field(default_factory=dict)

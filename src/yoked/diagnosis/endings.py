@@ -1,0 +1,76 @@
+"""The cause of a rank's end, by its signal, the error that it left and its last lines.
+
+Pure; standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+EndCode = Literal[
+    "rank-killed",
+    "rank-crashed",
+    "rank-exited",
+    "out-of-memory",
+    "disk-full",
+    "data-ran-out",
+    "collective-mismatch",
+    "exception",
+]
+
+# How Gloo ends a process that is sent more than its call has room for (torch 2.13: by SIGABRT).
+MISMATCH_WORDS = (
+    "Is there a distributed collective mismatch",
+    "op.preamble.length <= op.nbytes",
+)
+_MEMORY_KINDS = ("MemoryError", "OutOfMemoryError")
+_MEMORY_WORDS = (
+    "can't allocate memory",
+    "not enough memory: you tried to allocate",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+    "CUDA out of memory",
+)
+_DISK_WORDS = ("No space left on device", "Disk quota exceeded", "the disk is full")
+# torch.save on a full disk says no more than this.
+_WRITE_WORDS = ("PytorchStreamWriter failed writing", "inline_container.cc")
+# Signals that somebody sends, or the kernel; others follow from what the process did itself.
+_SENT = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+
+
+def cause_of_end(
+    *,
+    signal: str | None,
+    kind: str | None,
+    what: str,
+    last_lines: Iterable[str] = (),
+    oom_killed: bool = False,
+    disk_full: bool = False,
+) -> EndCode:
+    """What ended a rank.
+
+    signal: a name such as SIGKILL. kind, what: the class of the exception and its words.
+    oom_killed: the kernel ended a process for want of memory at that moment. disk_full: a folder of
+    the run has no room.
+    """
+    said = (what, *last_lines) if kind is None else (what,)
+    if signal is not None and any(_has(line, MISMATCH_WORDS) for line in last_lines):
+        return "collective-mismatch"
+    if (signal == "SIGKILL" and oom_killed) or kind in _MEMORY_KINDS:
+        return "out-of-memory"
+    if any(_has(line, _MEMORY_WORDS) for line in said):
+        return "out-of-memory"
+    if any(_has(line, _DISK_WORDS) for line in said):
+        return "disk-full"
+    if disk_full and any(_has(line, _WRITE_WORDS) for line in said):
+        return "disk-full"
+    if signal is not None:
+        return "rank-killed" if signal in _SENT else "rank-crashed"
+    if kind == "StopIteration":
+        return "data-ran-out"
+    return "rank-exited" if kind in (None, "SystemExit") else "exception"
+
+
+def _has(line: str, words: Iterable[str]) -> bool:
+    return any(word in line for word in words)

@@ -1,0 +1,125 @@
+"""How fast a run gets on, and where a step's time goes: as usual, and now. Pure.
+
+A rank's own time in a step is the time in which it used a core or waited for one. What is left
+of a step it waits for others, for the network or for a disk. Source: Documentation/scheduler/
+sched-stats.rst (schedstat).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yoked.diagnosis.activity import PATIENT, activity_of
+from yoked.diagnosis.history import LinkPace, Pace, RankPace, RunHistory
+from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
+
+# What is looked back at: long enough for a few looks, and for a few steps.
+_WINDOW_S, _WINDOW_STEPS = 3.0, 4.0
+# What is usual is learned from so many steps, and the first compile.
+_USUAL_STEPS, _FIRST_STEPS = 6, 3
+_LEARN_S = 20.0
+# A step takes so many times the usual one before anybody is told.
+SLOWER = 1.3
+
+
+def window_s(history: RunHistory) -> float:
+    """How far is looked back to tell how fast it is now."""
+    usual = history.usual
+    step_s = (usual.step_s or 0.0) if usual else (history.step_s or 0.0)
+    return max(_WINDOW_S, _WINDOW_STEPS * step_s)
+
+
+def learn(history: RunHistory) -> None:
+    """Take what is now for usual, unless it is slower than that by much."""
+    steps = min((rank.steps for rank in history.ranks.values()), default=0)
+    span_s = max(_LEARN_S if history.usual else 0.0, window_s(history))
+    now = pace_of(history, span_s)
+    if steps < _FIRST_STEPS or now is None or now.step_s is None:
+        return
+    usual = history.usual
+    if usual is None or usual.step_s is None:
+        if span_s >= _USUAL_STEPS * now.step_s:
+            history.usual = now
+    elif now.step_s < SLOWER * usual.step_s and not is_slow(history):
+        history.usual = now
+
+
+def is_slow(history: RunHistory) -> bool:
+    """Whether steps take longer now than usual, by much."""
+    now, usual = pace_of(history, window_s(history)), history.usual
+    if now is None or usual is None or now.step_s is None or usual.step_s is None:
+        return False
+    return now.step_s >= SLOWER * usual.step_s
+
+
+def pace_of(history: RunHistory, span_s: float) -> Pace | None:
+    """The last seconds of a run; None: too little is known of it, or it did something else than
+    train meanwhile.
+    """
+    ranks: dict[int, RankPace] = {}
+    links: dict[tuple[int, int], LinkPace] = {}
+    step_s: list[float] = []
+    for node, host in enumerate(history.hosts):
+        looks = [(at_s, one) for at_s, one in host.looks if history.now_s - at_s <= span_s]
+        if len(looks) < 3 or looks[-1][0] - looks[0][0] < 0.6 * span_s:
+            return None
+        took_s = looks[-1][0] - looks[0][0]
+        first, last = looks[0][1], looks[-1][1]
+        for rank in last.ranks:
+            seen = [each for _, look in looks for each in look.ranks if each.rank == rank.rank]
+            told = _rank_pace(seen, took_s)
+            if told is None or len(seen) < len(looks):
+                return None
+            ranks[rank.rank], per_step_s = told
+            if per_step_s is not None:
+                step_s.append(per_step_s)
+        links.update(_link_paces(node, first, last, [look for _, look in looks], took_s))
+    if len(ranks) < len(history.ranks):
+        return None
+    whole = len(step_s) == len(ranks)
+    return Pace(sum(step_s) / len(step_s) if whole else None, ranks, links)
+
+
+def _rank_pace(seen: list[RankVitals], took_s: float) -> tuple[RankPace, float | None] | None:
+    """Of the looks at one rank; with seconds a step, where one ended."""
+    first, last = seen[0], seen[-1]
+    if first.pid != last.pid or first.recorded is None or last.recorded is None:
+        return None
+    doing = [activity_of(each) for each in seen]
+    if any(each in PATIENT for each in doing):
+        return None
+    steps = last.recorded.steps - first.recorded.steps
+    # Where no step has ended, the stretch is one.
+    count = max(steps, 1)
+    pace = RankPace(
+        (last.cpu_s - first.cpu_s) / count,
+        (last.delayed_s - first.delayed_s) / count,
+        sum(each == "loading data" for each in doing) / len(doing),
+    )
+    return pace, took_s / steps if steps else None
+
+
+def _link_paces(
+    node: int, first: Vitals, last: Vitals, looks: list[Vitals], took_s: float
+) -> Iterator[tuple[tuple[int, int], LinkPace]]:
+    before = {link.node: link for link in first.links}
+    for link in last.links:
+        then = before.get(link.node)
+        if then is None or then.connections != link.connections:
+            continue
+        sent = max(1, link.segments - then.segments)
+        seen = [each for look in looks for each in look.links if each.node == link.node]
+        yield (
+            (node, link.node),
+            LinkPace(
+                (link.sent_bytes - then.sent_bytes) / took_s,
+                (link.retransmitted - then.retransmitted) / sent,
+                sum(each.unsent_bytes > 0 for each in seen) / len(seen),
+                _median_rtt_s(seen),
+            ),
+        )
+
+
+def _median_rtt_s(seen: list[LinkVitals]) -> float:
+    ordered = sorted(each.rtt_s for each in seen)
+    return ordered[len(ordered) // 2]

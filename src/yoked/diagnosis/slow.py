@@ -1,0 +1,102 @@
+"""Who slows a run down that gets on: a rank, or a link, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yoked.diagnosis.cause import Cause, Code
+from yoked.diagnosis.history import LinkPace, Pace, RunHistory
+from yoked.diagnosis.pace import SLOWER, pace_of, window_s
+
+# Of the time that a step takes longer, a rank's own time must explain so much.
+_EXPLAINS = 0.5
+# Packets sent again; a good network loses fewer by far.
+_LOST = 0.003
+# A queue that has built up before a slow link.
+_QUEUED = 3.0
+_LOADING = 0.3
+
+
+def slow_downs(history: RunHistory) -> Iterator[Cause]:
+    """Why steps take longer than usual; nothing where they do not, or nothing explains it."""
+    usual, now = history.usual, pace_of(history, window_s(history))
+    if usual is None or now is None or usual.step_s is None or now.step_s is None:
+        return
+    if now.step_s < SLOWER * usual.step_s:
+        return
+    times = now.step_s / usual.step_s
+    grew = {
+        # Of several threads each does a part of it.
+        rank: (pace.own_s - usual.ranks[rank].own_s) / max(1.0, _cores(usual, rank))
+        for rank, pace in now.ranks.items()
+        if rank in usual.ranks
+    }
+    rank = max(grew, key=lambda each: grew[each], default=None)
+    if rank is not None and grew[rank] >= _EXPLAINS * (now.step_s - usual.step_s):
+        yield _slow_rank(history, rank, usual, now, times)
+        return
+    loads = [each for each, pace in now.ranks.items() if pace.loading >= _LOADING]
+    if loads:
+        params = {"times": times, "share": now.ranks[loads[0]].loading}
+        yield Cause("data-slow", (history.node_of(loads[0]),), window_s(history), "likely",
+                    rank=loads[0], params=params)  # fmt: skip
+        return
+    yield from slow_links(history, times)
+
+
+def slow_links(history: RunHistory, times: float | None = None) -> Iterator[Cause]:
+    """Links that carry less than usual, though there is something to carry.
+
+    times: by which a step takes longer; None: no step has ended since.
+    """
+    usual, now = history.usual, pace_of(history, window_s(history))
+    if usual is None or now is None:
+        return
+    found: list[tuple[float, Cause]] = []
+    for (node, other), link in now.links.items():
+        before = usual.links.get((node, other))
+        if before is None:
+            continue
+        code = _what_of(before, link)
+        if code is not None:
+            params = {
+                "times": times,
+                "bytes_per_s": link.bytes_per_s,
+                "usual_bytes_per_s": before.bytes_per_s,
+                "lost": link.lost,
+                "rtt_s": link.rtt_s,
+                "usual_rtt_s": before.rtt_s,
+            }
+            cause = Cause(code, (node, other), window_s(history), "likely", link=(node, other),
+                          params=params)  # fmt: skip
+            found.append((link.busy, cause))
+    if found:
+        yield max(found, key=lambda each: each[0])[1]
+
+
+def _what_of(usual: LinkPace, now: LinkPace) -> Code | None:
+    queued = now.rtt_s >= _QUEUED * usual.rtt_s
+    if now.lost >= _LOST and now.lost >= 3 * usual.lost and not queued:
+        return "packets-lost"
+    if now.busy >= 0.5 and now.busy > usual.busy:
+        return "link-slow"
+    return "link-slow" if queued else None
+
+
+def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: float) -> Cause:
+    was, became = usual.ranks[rank], now.ranks[rank]
+    delayed = became.delayed_s - was.delayed_s > became.cpu_s - was.cpu_s
+    params = {
+        "times": times,
+        "delayed": delayed,
+        "cpu_s": became.cpu_s,
+        "usual_cpu_s": was.cpu_s,
+        "cores": _cores(now, rank),
+        "usual_cores": _cores(usual, rank),
+    }
+    return Cause("cpu-slow", (history.node_of(rank),), window_s(history), "likely", rank=rank,
+                 params=params)  # fmt: skip
+
+
+def _cores(pace: Pace, rank: int) -> float:
+    return pace.ranks[rank].cpu_s / pace.step_s if pace.step_s else 0.0

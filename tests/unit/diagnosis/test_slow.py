@@ -1,0 +1,145 @@
+"""Runs that get on, and slower than they did: who, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.unit.diagnosis.made_up import PERIOD_S, Told, link, rank, recorded
+
+from yoked.diagnosis.cause import Cause
+from yoked.diagnosis.rules import causes
+from yoked.diagnosis.vitals import Vitals
+
+
+@dataclass
+class Host:
+    """How a host of the run gets on; cpu, delay: of each second."""
+
+    cpu: float = 0.8
+    delay: float = 0.0
+    bytes_per_s: float = 50e6
+    lost: float = 0.0
+    rtt_s: float = 3e-4
+    unsent: int = 0
+
+
+class Run:
+    """Two hosts whose figures grow by what is said of them."""
+
+    def __init__(self) -> None:
+        self.told = Told()
+        self.hosts = [Host(), Host()]
+        self.steps = 0.0
+        self.steps_per_s = 2.0
+        self.sums = [[0.0, 0.0, 0.0, 0.0] for _ in self.hosts]
+
+    def look(self) -> list[Cause]:
+        self.steps += self.steps_per_s * PERIOD_S
+        seen = []
+        for node, (host, sums) in enumerate(zip(self.hosts, self.sums, strict=True)):
+            grown = (host.cpu, host.delay, host.bytes_per_s, host.lost * host.bytes_per_s / 1500)
+            for at, each in enumerate(grown):
+                sums[at] += each * PERIOD_S
+            seen.append(
+                Vitals(
+                    0,
+                    0,
+                    (
+                        rank(
+                            node,
+                            cpu_s=sums[0],
+                            delayed_s=sums[1],
+                            recorded=recorded(steps=int(self.steps), age_s=0.0),
+                        ),
+                    ),
+                    links=(
+                        link(
+                            1 - node,
+                            sent_bytes=int(sums[2]),
+                            segments=int(sums[2] / 1500),
+                            retransmitted=int(sums[3]),
+                            rtt_s=host.rtt_s,
+                            unsent_bytes=host.unsent,
+                        ),
+                    ),
+                )
+            )
+        self.told.look(*seen)
+        return causes(self.told.history)
+
+    def steps_until_told(self, change: Callable[[Run], None]) -> tuple[Cause, float]:
+        """The first cause after the change, and how many steps were taken meanwhile."""
+        for _ in range(60):
+            assert self.look() == []
+        change(self)
+        before = self.steps
+        for _ in range(120):
+            if found := self.look():
+                return found[0], self.steps - before
+        raise AssertionError("nothing was told")
+
+
+def slower(run: Run, *, times: float = 2.0) -> None:
+    run.steps_per_s /= times
+    for host in run.hosts:
+        host.cpu /= times
+        host.bytes_per_s /= times
+
+
+def test_a_rank_that_shares_its_core_is_named() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].delay = 0.5
+
+    cause, steps = Run().steps_until_told(change)
+
+    assert (cause.code, cause.rank, cause.nodes) == ("cpu-slow", 1, (1,))
+    assert cause.params["delayed"] is True
+    assert steps <= 10
+
+
+def test_a_processor_with_a_lower_clock_is_named() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[0].cpu = 0.9
+
+    cause, steps = Run().steps_until_told(change)
+
+    assert (cause.code, cause.rank) == ("cpu-slow", 0)
+    assert cause.params["delayed"] is False
+    assert steps <= 10
+
+
+def test_a_link_with_a_queue_before_it_is_slow() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[0].rtt_s, run.hosts[0].unsent = 2e-2, 10**6
+
+    cause, steps = Run().steps_until_told(change)
+
+    assert (cause.code, cause.link) == ("link-slow", (0, 1))
+    assert steps <= 10
+
+
+def test_lost_packets_are_told_apart_from_a_slow_link() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].lost, run.hosts[1].unsent = 0.02, 10**5
+
+    cause, steps = Run().steps_until_told(change)
+
+    assert (cause.code, cause.link) == ("packets-lost", (1, 0))
+    assert steps <= 10
+
+
+def test_a_run_that_becomes_faster_learns_it() -> None:
+    run = Run()
+    for _ in range(60):
+        assert run.look() == []
+    slower(run, times=0.5)
+    for _ in range(60):
+        assert run.look() == []
+    assert run.told.history.usual is not None
+    assert run.told.history.usual.step_s is not None
+    assert run.told.history.usual.step_s < 0.3
