@@ -21,10 +21,11 @@ from yoked.errors import YokedError
 _STEPS_BEFORE, _MOST_WAIT_S = 15, 5.0
 _FOR_EVER = 100_000
 # Programs that end by themselves, where the fault shows at their end alone.
-_STEPS_OF_ENDING = {"skipped-equal": 80, "disk-full": 80}
+_STEPS_OF_ENDING = {"skipped-equal": 60, "disk-full": 60}
 _LOOK_S = 0.02
-# Without a verdict; and after one, until the run must have ended.
-_LIMIT_S, _LIMIT_AFTER_S = 60.0, 20.0
+# Without a verdict, or until a program has come to its end; and after a verdict, until the run must
+# have ended.
+_LIMIT_S, _LIMIT_TO_END_S, _LIMIT_AFTER_S = 60.0, 180.0, 20.0
 # Slow steps, too, are over by then.
 _SLOW_LIMIT_S = 60.0
 _SLOW_GRACE_S = 1.0
@@ -136,11 +137,11 @@ def _break(own: Stage, one: FaultClass, run: Run, trial: Trial, dice: Random) ->
 def _follow(watch: _Watch, run: Run, trial: Trial) -> None:
     """Until all is said and no rank of a surviving host is left, or for long enough."""
     assert trial.injected_s is not None
+    limit_s = _LIMIT_TO_END_S if trial.fault in _STEPS_OF_ENDING else _LIMIT_S
     while not (watch.over and watch.freed_s is not None):
         trial.told += watch.look()
-        # A program that ends by itself may have some way to go.
         last_s = trial.told[0].at_s if trial.told else trial.injected_s
-        if time.time() - last_s > (_LIMIT_AFTER_S if trial.told else _LIMIT_S):
+        if time.time() - last_s > (_LIMIT_AFTER_S if trial.told else limit_s):
             return
         time.sleep(_LOOK_S)
 
