@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from classes import OF_TWO_HOSTS, SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
+from classes import SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
 from inject import before, inject
 from stage import HOSTS, STAMP, Run, Stage
 
@@ -232,10 +232,7 @@ class _Watch:
         failure = outcome["attempts"][-1]["failure"] if outcome.get("attempts") else None
         if failure is None:
             return
-        hosts, code = [failure["host"]], failure["cause"]
-        if code in OF_TWO_HOSTS:
-            # It has one host; its sentence has the other end of the link.
-            hosts += [each for each in HOSTS if each not in hosts and each in failure["what"]]
+        hosts, code = failure["hosts"] or [failure["host"]], failure["cause"]
         with contextlib.suppress(OSError):
             yield Told(
                 by=host,

@@ -23,6 +23,8 @@ class YokedError(Exception):
     params: Mapping[str, str | int | float | None] = {}
     # What helps with most failures of this kind, where nothing closer is said.
     usual_fix = "yoked doctor    looks at what may be in the way"
+    # Of a run: the rank that failed, where others raise its error because it told them.
+    of_rank: int | None = None
 
     def __init__(self, what: str, *, fix: str | Sequence[str] = ()) -> None:
         super().__init__(what)

@@ -136,6 +136,7 @@ def _told(problem: BaseException, rank: int, trace: str, launch_dir: Path) -> bo
         "what": problem.what if isinstance(problem, YokedError) else repr(problem),
         "fix": problem.fix if isinstance(problem, YokedError) else (),
         "traceback": trace,
+        "of_rank": problem.of_rank if isinstance(problem, YokedError) else None,
     }
     try:
         _write_for_launch(launch_dir / f"error.{rank}.json", content)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def rank_failure(
     )
     if not ending.get("fix"):
         ending["fix"] = _FIXES.get(cause, ())
-    return Failure(
+    failure = Failure(
         cause=cause,
         host=job.node.host,
         node=job.node_rank,
@@ -121,6 +121,21 @@ def rank_failure(
         last_lines=lines,
         **ending,
     )
+    return failure if error is None else _of_whom(job, failure, error.get("of_rank"))
+
+
+def _of_whom(job: Job, failure: Failure, rank: int | None) -> Failure:
+    """A failure as that of the rank whose error it is; this host's has only been told of it.
+
+    That one may be unable to leave its own word: its disk is full.
+    """
+    first = 0
+    for number, node in enumerate(job.nodes):
+        if rank is not None and rank != failure.rank and first <= rank < first + node.ranks:
+            failure = replace(failure, host=node.host, node=number, rank=rank, pid=None)
+            return replace(failure, exit_code=None, traceback=None, last_lines=(), at=None)
+        first += node.ranks
+    return failure
 
 
 def store_failure(job: Job, death: RankExit) -> Failure:

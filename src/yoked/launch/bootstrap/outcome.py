@@ -152,13 +152,17 @@ def first_cause(failures: Iterable[Failure]) -> Failure | None:
 
     A signal that we did not send comes before a host program that is gone, that before a rank's
     own error, and that before the complaint about a lost peer. Times only part equals: the
-    clocks of two hosts may differ by more than failures do.
+    clocks of two hosts may differ by more than failures do. Where several tell of one rank, the
+    words of the rank itself count, then those of others, then a bare exit status.
     """
     known = list(failures)
     first = min(known, key=lambda one: (_echo(one), one.time_s, one.node), default=None)
     if first is None or first.found:
         return first
-    return _mismatched(known) if _speaks_of_a_peer(first) else first
+    if _speaks_of_a_peer(first):
+        return _mismatched(known)
+    of_it = [one for one in known if (one.node, one.rank) == (first.node, first.rank)]
+    return min(of_it, key=lambda one: (_echo(one), one.kind is None, one.pid is None))
 
 
 def _mismatched(failures: Sequence[Failure]) -> Failure:

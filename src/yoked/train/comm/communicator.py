@@ -149,6 +149,10 @@ class Communicator:
         """All ranks but this one."""
         return [rank for rank in range(self.world_size) if rank != self.rank]
 
+    def global_rank(self, rank: int) -> int:
+        """The rank in the run of a rank of the group."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
     def all_reduce(self, tensor: Tensor, name: str) -> Work:
         """Sum in place over all ranks. Traffic a rank: 2(N-1)/N of the payload."""
         share = 2 * (self.world_size - 1) / self.world_size  # of a ring
@@ -324,7 +328,7 @@ class Communicator:
         """A rank of this group as the whole run numbers it."""
         if peer is None:
             return ()
-        return (peer if self.group is None else dist.get_global_rank(self.group, peer),)
+        return (self.global_rank(peer),)
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

@@ -22,9 +22,13 @@ def run_on_all_ranks(comm: Communicator, act: Callable[[], T]) -> T:
     except Exception as problem:  # noqa: BLE001 - raised again below, when all know of it
         failure = problem
     told = None if failure is None else _told(failure, comm.rank)
-    failures = [problem for problem in comm.all_gather_json(told, _failure) if problem is not None]
-    if failures:
-        raise failures[0] if failure is None else failure  # its own keeps the traceback
+    heard = comm.all_gather_json(told, _failure)
+    if failure is not None:
+        raise failure  # its own keeps the traceback
+    for rank, error in enumerate(heard):
+        if error is not None:
+            error.of_rank = comm.global_rank(rank)
+            raise error
     return result  # type: ignore[return-value]
 
 

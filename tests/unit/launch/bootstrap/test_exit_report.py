@@ -48,6 +48,16 @@ def test_a_rank_that_ended_well_is_no_failure(job: Job) -> None:
     assert rank_failure(job, 0, 2, None, None) is None
 
 
+def test_an_error_that_another_rank_told_of_is_that_ranks(job: Job) -> None:
+    leave(job.launch_dir(0) / "error.2.json", of_rank=0)
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert (failure.host, failure.node, failure.rank, failure.pid) == ("alpha", 0, 0, None)
+    assert failure.what == "OSError: full"
+
+
 def test_a_kill_is_named_by_its_signal_and_place(job: Job, snapshot: SnapshotAssertion) -> None:
     failure = rank_failure(job, 0, 2, KILLED, None)
 

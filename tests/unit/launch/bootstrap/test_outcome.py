@@ -33,6 +33,15 @@ RAISED = failure(2, 11.0, kind="ValueError", what="ValueError: no such column")
 ECHO = failure(3, 10.0, kind="RuntimeError", what=GLOO)
 
 
+def test_of_one_rank_its_own_words_come_before_those_of_others_and_those_before_a_status() -> None:
+    status = failure(2, 10.0, pid=7, exit_code=1)
+    heard = failure(2, 11.0, kind="CheckpointError", what="the disk is full")
+    own = failure(2, 12.0, pid=7, kind="CheckpointError", what="the disk is full")
+
+    assert first_cause([status, heard]) == heard
+    assert first_cause([status, heard, own]) == own
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations([KILLED, GONE, RAISED, ECHO])))
 def test_a_kill_beats_a_lost_host_beats_an_error_beats_its_echo(order: list[Failure]) -> None:
     for rest in (order, [one for one in order if one != KILLED]):
