@@ -24,7 +24,7 @@ _DISK_S, _DISK_SURE_S = 2.0, 10.0
 _LOCKED_SURE_S, _STANDS_SURE_S = 10.0, 60.0
 # Hosts say their vitals twice a second. A run ends on what is sure, and one goes on after a laptop
 # has changed its Wi-Fi cell, or a switch was plugged in anew.
-_UNHEARD_S, _AWAY_SURE_S = 1.5, 10.0
+_UNHEARD_S, _AWAY_SURE_S = 1.5, 30.0
 # So often a timer was doubled: some 1.4 s without an acknowledgement on a home network.
 _BACKOFF = 2
 # Of a core: less is a thread that looks round now and then, such as the recorder.

@@ -102,7 +102,7 @@ def test_a_host_that_acknowledges_nothing_is_gone_or_cut_off() -> None:
 
 def test_what_is_unheard_for_long_is_sure() -> None:
     told = Told().steps()
-    for _ in range(22):
+    for _ in range(62):
         told.look(waits(0, 1.0), None)
 
     assert [cause.certainty for cause in causes(told.history)] == ["sure"]
