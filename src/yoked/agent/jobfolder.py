@@ -9,6 +9,7 @@
   heartbeat.json    once a second: time, CPU seconds, resident bytes, processes
   stop.json         what `job_stop` was asked for
   refused.json      node 0's: connections that were not the run's, and words that were no notices
+  notify.json       node 0's, private: who is told how the run ended, or why it stands
   stacks.asked      somebody wants to know where all threads of the ranks are; gone once they know
   diagnosis.json    why the run stands, as the host program can tell while it goes on
   outcome.json      the host program's last act: how the run went, as all hosts agreed
@@ -40,6 +41,7 @@ from yoked.errors import JobError
 from yoked.paths import state_root
 
 STACKS_ASKED = "stacks.asked"
+NOTIFY_NAME = "notify.json"
 # A job in one of these is not over.
 ACTIVE = ("prepared", "running")
 _REMOVED = ".removed-"

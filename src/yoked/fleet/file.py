@@ -15,11 +15,12 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 from yoked.core.faults import fault
 from yoked.core.fs import write_bytes
 from yoked.errors import FleetError
-from yoked.fleet.model import HERE, LEAST_PRIORITY, Device, Fleet, Host
+from yoked.fleet.model import HERE, LEAST_PRIORITY, Device, Fleet, Host, Notify
 from yoked.fleet.trust import require_trusted
 from yoked.records.rules import CONTROL, INTERFACE, SSH_NAME
 
@@ -92,6 +93,28 @@ def _device(value: object) -> str | None:
     return f" must be {', '.join(others)} or {last}, not {value!r}"
 
 
+def _url(value: object) -> str | None:
+    """It does not repeat the value, which may be a secret."""
+    if not isinstance(value, str):
+        return " must be a string"
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not value.isascii() or not value.isprintable() or " " in value:
+        return ": no URL that begins with https:// or http://"
+    if parts.username is not None:
+        return ": a user or password in it is not sent; a command can do that"
+    return None
+
+
+def _command(value: object) -> str | None:
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+        return ' must be a list of words, as in ["notify-send", "yoked"]'
+    return next((flaw for word in value[:1] if (flaw := _filled(word)) is not None), None)
+
+
 _FLEET: Mapping[str, _Check] = {"name": _filled, "ssh_config": _path}
 _HOST: Mapping[str, _Check] = {
     # ssh would take a leading hyphen for an option.
@@ -109,7 +132,8 @@ _HOST: Mapping[str, _Check] = {
     "python": _filled,
     "nice": _nice,
 }
-_TABLES = ("fleet", "host")
+_NOTIFY: Mapping[str, _Check] = {"url": _url, "command": _command}
+_TABLES = ("fleet", "notify", "host")
 
 
 def find_fleet(named: Path | None) -> Path | None:
@@ -177,7 +201,14 @@ def _fleet(raw: Mapping[str, Any], path: Path) -> Fleet:
         hosts=tuple(_host(entry) for entry in raw["host"]),
         path=path,
         ssh_config=None if config is None else path.parent / Path(config).expanduser(),
+        notify=_notify(raw.get("notify")),
     )
+
+
+def _notify(table: Mapping[str, Any] | None) -> Notify | None:
+    if table is None:
+        return None
+    return Notify(url=table.get("url"), command=tuple(table.get("command", ())))
 
 
 def _host(entry: Mapping[str, Any]) -> Host:
@@ -190,11 +221,17 @@ def _flaws(raw: Mapping[str, Any]) -> Iterator[_Flaw]:
     for key in raw:
         if key not in _TABLES:
             yield (key,), f"unknown key {key!r}; {_nearest(key, _TABLES)}"
-    table, hosts = raw.get("fleet", {}), raw.get("host")
-    if isinstance(table, dict):
-        yield from _table_flaws(table, _FLEET, ("fleet",), "")
-    else:
-        yield ("fleet",), "fleet must be written as [fleet]"
+    hosts = raw.get("host")
+    for name, checks in (("fleet", _FLEET), ("notify", _NOTIFY)):
+        table = raw.get(name, {})
+        if isinstance(table, dict):
+            where = "" if name == "fleet" else f" of {name}"
+            yield from _table_flaws(table, checks, (name,), where)
+        else:
+            yield (name,), f"{name} must be written as [{name}]"
+    notify = raw.get("notify")
+    if isinstance(notify, dict) and len(notify.keys() & _NOTIFY.keys()) != 1:
+        yield ("notify",), "notify has one of two keys: url or command"
     if hosts is None:
         yield ("host",), 'there is no host: write [[host]], and below it name = "..."'
     elif not isinstance(hosts, list) or not all(isinstance(each, dict) for each in hosts):
@@ -266,6 +303,12 @@ def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
     lines.append(f"name = {_toml(fleet.name)}")
     if fleet.ssh_config is not None:
         lines.append(f"ssh_config = {_toml(str(_from(fleet.path.parent, fleet.ssh_config)))}")
+    if fleet.notify is not None:
+        lines += ["", "[notify]"]
+        if fleet.notify.url is not None:
+            lines.append(f"url = {_toml(fleet.notify.url)}")
+        else:
+            lines.append(f"command = [{', '.join(map(_toml, fleet.notify.command))}]")
     for host in fleet.hosts:
         lines.append("")
         if host.name in comments:
@@ -296,12 +339,14 @@ def write_fleet(path: Path, text: str, *, force: bool = False) -> Path | None:
     new name returned. Raises FleetError.
     """
     require_free(path, force=force)
-    kept = None
+    kept, mode = None, 0o644
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
+            # Who closed it to others may have a reason: its [notify] can hold a secret.
+            mode &= path.stat().st_mode | 0o600
             kept = Path(shutil.copy2(path, path.with_name(f"{path.name}.old")))
-        write_bytes(path, text.encode(), mode=0o644)
+        write_bytes(path, text.encode(), mode=mode)
     except OSError as problem:
         raise fault("fleet-unwritable", path=path, reason=problem.strerror) from problem
     return kept

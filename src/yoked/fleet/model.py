@@ -33,6 +33,17 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Notify:
+    """Who is told that a run ended, or why it stands, by the host of rank 0; one of both.
+
+    url: gets a POST, as ntfy takes it. It may be a secret. command: gets the text on its stdin.
+    """
+
+    url: str | None = field(default=None, repr=False)
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Fleet:
     """hosts: in the order of their ranks. path: the file; ssh_config: instead of ~/.ssh/config.
 
@@ -44,6 +55,7 @@ class Fleet:
     path: Path
     ssh_config: Path | None = None
     agreed: Path | None = field(default=None, compare=False)
+    notify: Notify | None = None
 
     @property
     def ssh_file(self) -> Path | None:

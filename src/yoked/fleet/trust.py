@@ -1,8 +1,8 @@
-"""Values of a yoked.toml that run a program: a person agrees to each once, as with direnv.
+"""Values of a yoked.toml that run a program, or are told of runs: a person agrees to each once.
 
-`yoked runs` in a cloned repository reads that repository's yoked.toml. A ProxyCommand of its
-ssh_config runs here, and its `python` on the hosts. What was agreed to is kept by the file's
-path, in <state>/trusted/, one file each; other keys may change without a question.
+It is as with direnv. `yoked runs` in a cloned repository reads that repository's yoked.toml. A
+ProxyCommand of its ssh_config runs here, and its `python` on the hosts. What was agreed to is kept
+by the file's path, in <state>/trusted/, one file each; other keys may change without a question.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from yoked.agent.ask import user_name
 from yoked.core.faults import fault
 from yoked.core.fs import read_json, write_bytes
 from yoked.errors import FleetError
-from yoked.fleet.model import Fleet
+from yoked.fleet.model import Fleet, Notify
 from yoked.paths import private_folder, state_root
 from yoked.text import one_line
 
@@ -40,7 +41,21 @@ def _values(fleet: Fleet, config: bytes | None) -> Values:
     for host in fleet.hosts:
         if host.python is not None:
             values[f"python of {host.name}"] = host.python
+    if fleet.notify is not None:
+        values |= _notify_values(fleet.notify)
     return values
+
+
+def _notify_values(notify: Notify) -> Values:
+    """A command runs on the host of rank 0; to a URL goes what became of a run.
+
+    Of the URL its place alone is shown: who knows the rest may read along.
+    """
+    if notify.url is None:
+        return {"command of notify": shlex.join(notify.command)}
+    place = urlsplit(notify.url)
+    digest = hashlib.sha256(notify.url.encode()).hexdigest()
+    return {"url of notify": f"{place.scheme}://{place.netloc}/… sha256:{digest}"}
 
 
 def require_trusted(fleet: Fleet) -> Path | None:

@@ -23,6 +23,7 @@ from yoked.core.fs import scratch_folder
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.launch.bootstrap.notify import Notifier
 from yoked.launch.bootstrap.outcome import RunOutcome
 from yoked.launch.here import LocalRun, explain
 from yoked.launch.registry import Record
@@ -49,7 +50,7 @@ def run_without_proc(run: LocalRun, view: View) -> dict[str, Any]:
         try:
             # What it says of attempts is for a job's log.
             with contextlib.redirect_stdout(io.StringIO()):
-                outcome = HostProgram(job, Signals()).run()
+                outcome = HostProgram(job, Signals(), Notifier(job)).run()
         finally:
             over.set()
             shown.join()

@@ -7,24 +7,26 @@ if one host cannot, or this process dies, what was prepared removes itself.
 
 from __future__ import annotations
 
+import json
 import os
 import site
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import yoked
+from yoked.agent.jobfolder import NOTIFY_NAME
 from yoked.channel.credentials import make_credentials
 from yoked.core.faults import fault
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.devices import Gpu, default_ranks, device_type, training_gpus
 from yoked.fleet.discover import require_distinct
-from yoked.fleet.model import Fleet, Host
+from yoked.fleet.model import Fleet, Host, Notify
 from yoked.launch.bootstrap.notice import SILENCE_S, WAIT_S
 from yoked.launch.environment import environment_python, host_versions
 from yoked.launch.program import Program
@@ -60,7 +62,8 @@ class JobRequest:
     not get on; stop, restart: they end them, where it is sure; wait: a silent host has longer.
     env: added on every host. trains: the run of `yoked train` that this job is a part of; a run
     that is resumed has several. file_store: the ranks of one host can meet through a file.
-    files: {name: text} of the job's folder. home: it stays on this machine.
+    notify: who is told by node 0 how it ends, or why it stands. files: {name: text} of the job's
+    folder. home: it stays on this machine.
     """
 
     run: str
@@ -78,6 +81,7 @@ class JobRequest:
     file_store: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
     home: Home | None = None
+    notify: Notify | None = None
 
 
 @dataclass(frozen=True)
@@ -281,7 +285,7 @@ def _prepare_all(
             env=rank_environment(request, node, launch_id, packages[number], nodes[0].address),
             cwd=work_folder(request, node),
             tree=None if work is None else work.digest,
-            files={**credentials[number], **request.files},
+            files={**credentials[number], **request.files, **notify_file(request, number)},
         )
         return int(answer["control_port"])
 
@@ -294,6 +298,14 @@ def _prepare_all(
         _remove_all(request.run, nodes, stop=False, launch_id=launch_id)
         raise
     return port
+
+
+def notify_file(request: JobRequest, number: int) -> dict[str, str]:
+    """A private file, on the host that sends: a URL may be all that keeps others out."""
+    if request.notify is None or number:
+        return {}
+    content = {"run": request.trains or request.run, **asdict(request.notify)}
+    return {NOTIFY_NAME: json.dumps(content)}
 
 
 def _remove_all(

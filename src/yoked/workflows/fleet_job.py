@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yoked.doctor.preflight import run_preflight
 from yoked.errors import HostError
@@ -92,6 +92,7 @@ def run_job(
         if before is not None:
             stage.doing("preparing data and what else travels")
             request = before(nodes, records)
+        request = replace(request, notify=fleet.notify)
         for record in records:
             if record.active:
                 view.note(

@@ -130,7 +130,8 @@ def train_fleet(
 
         job = run_job(
             request,
-            fleet,
+            # Of a dry run nobody need be told.
+            dataclasses.replace(fleet, notify=None) if config.dry_run else fleet,
             view,
             detach=detach,
             doctor=doctor,

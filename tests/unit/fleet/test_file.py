@@ -19,7 +19,7 @@ from yoked.fleet.file import (
     read_fleet,
     write_fleet,
 )
-from yoked.fleet.model import Fleet, Host
+from yoked.fleet.model import Fleet, Host, Notify
 from yoked.fleet.trust import remember
 
 WHOLE = """\
@@ -68,6 +68,59 @@ def test_all_keys_are_read_and_a_path_is_relative_to_the_file(file: Path) -> Non
         path=file,
         ssh_config=file.parent / "ssh" / "config",
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "receiver"),
+    [
+        ('url = "https://ntfy.sh/topic"', Notify(url="https://ntfy.sh/topic")),
+        ('command = ["mail", "-s", "a b", "me"]', Notify(command=("mail", "-s", "a b", "me"))),
+    ],
+)
+def test_who_is_told_is_read_and_written_back(file: Path, lines: str, receiver: Notify) -> None:
+    file.write_text(f'[notify]\n{lines}\n[[host]]\nname = "a"\n')
+
+    fleet = read_fleet(file)
+    file.write_text(format_fleet(fleet, {}))
+
+    assert (fleet.notify, read_fleet(file)) == (receiver, fleet)
+    assert "topic" not in repr(fleet)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", ":1: notify has one of two keys: url or command"),
+        ('url = "https://a/b"\ncommand = ["c"]', ":1: notify has one of two keys: url or command"),
+        ('url = "file:///secret"', ":2: url of notify: no URL that begins with https:// or http"),
+        ('url = "https://a/secret b"', ":2: url of notify: no URL that begins with"),
+        ('url = "https://me:secret@a/b"', ":2: url of notify: a user or password in it is not"),
+        ('url = "https://[secret/b"', ":2: url of notify: no URL that begins with"),
+        ('command = "mail me"', ":2: command of notify must be a list of words"),
+        ("command = []", ":2: command of notify must be a list of words"),
+        ('command = [""]', ":2: command of notify: must not be empty"),
+        ('urll = "https://a/b"', ":2: unknown key 'urll' of notify; did you mean url?"),
+    ],
+)
+def test_what_is_wrong_with_who_is_told_is_said_without_a_secret(
+    file: Path, lines: str, said: str
+) -> None:
+    file.write_text(f'[notify]\n{lines}\n[[host]]\nname = "a"\n')
+
+    with pytest.raises(FleetError) as raised:
+        read_fleet(file)
+
+    assert said in raised.value.what
+    assert "secret" not in str(raised.value)
+
+
+def test_a_file_that_its_owner_closed_stays_closed(file: Path) -> None:
+    file.write_text("")
+    file.chmod(0o600)
+
+    write_fleet(file, '[[host]]\nname = "a"\n', force=True)
+
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_path_is_written_as_it_will_be_read(

@@ -50,6 +50,30 @@ def test_another_content_of_the_ssh_config_is_asked_about_anew(cloned: Path) -> 
     assert not is_trusted(Path("yoked.toml"))
 
 
+@pytest.mark.parametrize(
+    ("receiver", "shown"),
+    [
+        ('command = ["sh", "-c", "evil"]', "command of notify = sh -c evil"),
+        ('url = "https://evil.example/secret"', "url of notify = https://evil.example/… sha256:"),
+    ],
+)
+def test_who_is_told_is_agreed_to_and_a_url_is_shown_by_its_place(
+    tmp_path: Path, receiver: str, shown: str
+) -> None:
+    file = write(tmp_path / "yoked.toml")
+    file.write_text(f"[notify]\n{receiver}\n{file.read_text()}")
+
+    with pytest.raises(FleetError) as raised:
+        load_fleet(file)
+
+    assert shown in raised.value.what
+    assert "secret" not in str(raised.value)
+    remember(read_fleet(file))
+    assert is_trusted(file)
+    file.write_text(file.read_text().replace("evil", "worse"))
+    assert not is_trusted(file)
+
+
 def test_the_same_file_at_another_path_is_asked_about_anew(tmp_path: Path) -> None:
     file = write(tmp_path / "one.toml", python="./evil")
     remember(read_fleet(file))

@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.errors import FleetError, HostError
-from yoked.fleet.model import Device, Fleet, Host
+from yoked.fleet.model import Device, Fleet, Host, Notify
 from yoked.launch import start
 from yoked.launch.bootstrap.job import read_job
 from yoked.launch.program import Program
@@ -21,6 +21,7 @@ from yoked.launch.start import (
     JobRequest,
     NodePlan,
     job_spec,
+    notify_file,
     plan_nodes,
     rank_environment,
 )
@@ -207,6 +208,18 @@ def test_what_is_written_is_what_the_ranks_read(tmp_path: Path) -> None:
     assert job.arguments(1) == ("--lr=1", "--resume")
     assert (job.control_port, job.restarts) == (4000, 2)
     assert job.cwd == Path("/home/me/.local/state/yoked/jobs/night/work")
+
+
+def test_who_is_told_is_known_to_the_host_that_tells_alone() -> None:
+    request = order(run="night.2", trains="night", notify=Notify(url="https://ntfy.sh/topic"))
+
+    (file,) = notify_file(request, 0).values()
+
+    assert json.loads(file) == {"run": "night", "url": "https://ntfy.sh/topic", "command": []}
+    assert notify_file(request, 1) == {}
+    assert notify_file(order(), 0) == {}
+    nodes = [node("a"), node("b")]
+    assert "topic" not in json.dumps(job_spec(request, nodes, "0" * 12, 0, 1)) + repr(request)
 
 
 def test_cores_are_shared_out_among_the_ranks_of_a_host() -> None:

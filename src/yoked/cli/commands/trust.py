@@ -23,7 +23,7 @@ def command(
     ] = False,
     json_output: JsonFlag = False,
 ) -> int:
-    """Agree to what a yoked.toml has run: its `ssh_config`, and each host's `python`.
+    """Agree to what a yoked.toml has run: `ssh_config`, each host's `python`, `[notify]`.
 
     A file that `yoked init` wrote is known already. Of any other, a command asks once for each
     value, and where nobody can be asked it names this line. Look at the file first, and at the

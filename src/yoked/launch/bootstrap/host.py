@@ -39,6 +39,7 @@ from yoked.launch.bootstrap.coordinator import (
     StopAsked,
 )
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.launch.bootstrap.notify import Notifier
 from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome
 from yoked.launch.bootstrap.spawn import LocalRanks
 from yoked.launch.bootstrap.watch import Told, Watch
@@ -72,8 +73,9 @@ class Signals:
 class HostProgram:
     """This host's part of a run."""
 
-    def __init__(self, job: Job, signals: Signals) -> None:
+    def __init__(self, job: Job, signals: Signals, notifier: Notifier) -> None:
         self._job = job
+        self._notifier = notifier
         self._events = signals.events
         # Seconds since the epoch, by a clock that is never set.
         self._epoch_s = time.time() - time.monotonic()
@@ -141,7 +143,9 @@ class HostProgram:
             return
         if self._control is not None:
             self._control.tell(seen)
-        if self._job.ends_held_up and (failure := self._watch.failure) is not None:
+        failure = self._watch.failure
+        self._notifier.held_up(failure)
+        if self._job.ends_held_up and failure is not None:
             self._events.put(HeldUp(self._generation, failure))
             self._ranks.free()
 
@@ -228,12 +232,15 @@ def main(argv: list[str]) -> int:
     except YokedError as problem:
         sys.stderr.write(f"yoked: {problem}\n")
         return problem.exit_status
+    notifier = Notifier(job)
     try:
-        outcome = HostProgram(job, signals).run()
+        outcome = HostProgram(job, signals, notifier).run()
     except Exception as problem:  # noqa: BLE001 - the person reads outcome.json, not this process
         outcome = _bug(job, problem)
         traceback.print_exception(problem)
     write_exit(job, outcome)
+    notifier.ended(outcome)
+    notifier.close()
     return outcome.exit_code
 
 
