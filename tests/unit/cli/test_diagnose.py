@@ -79,7 +79,8 @@ def test_a_run_that_failed_tells_its_first_cause() -> None:
 
 IN_TORCH = ("/v/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
 IN_PROGRAM = ("/home/me/train.py", 41, "main")
-WAITS = Thread("MainThread", True, (IN_TORCH, IN_PROGRAM))
+STARTERS = (("/c/yoked/launch/bootstrap/rank.py", 297, "main"), ("<frozen runpy>", 88, "_run_code"))
+WAITS = Thread("MainThread", True, (IN_TORCH, IN_PROGRAM, *STARTERS))
 LOADS = Thread("loader", False, (("/home/me/data.py", 7, "load\x1b[2J"),))
 
 

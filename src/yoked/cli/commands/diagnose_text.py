@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from yoked.diagnosis.stacks import Group, RankStacks, grouped
+from yoked.diagnosis.stacks import Group, Place, RankStacks, grouped
 from yoked.text import one_line
 from yoked.units import format_duration, listed
 
@@ -15,6 +15,8 @@ _STATES = {
     "t": "stands in a debugger",
     "Z": "has ended",
 }
+# It runs the program in each rank.
+_STARTER = "yoked/launch/bootstrap/rank.py"
 # A line that was reached a moment ago is no place where a rank stands.
 _STANDS_S = 1.0
 
@@ -55,10 +57,16 @@ def stacks_lines(found: Mapping[str, Sequence[RankStacks]]) -> Iterator[str]:
     hosts = {rank.rank: host for host, each in found.items() for rank in each}
     for group in grouped(rank for each in found.values() for rank in each):
         yield f"{_who(group, hosts)}{_how(group)}:"
-        for file, line, function in reversed(group.frames):
+        for file, line, function in reversed(_of_program(group.frames)):
             yield f'  File "{one_line(file)}", line {line}, in {one_line(function)}'
         if not group.frames:
             yield "  it has recorded nothing: it has not begun, or its disk is full"
+
+
+def _of_program(frames: Sequence[Place]) -> Sequence[Place]:
+    """The stack without the part that starts the program, the innermost first."""
+    starts = [place for place, frame in enumerate(frames) if frame[0].endswith(_STARTER)]
+    return frames[: starts[0]] if starts and starts[0] > 0 else frames
 
 
 def _who(group: Group, hosts: Mapping[int, str]) -> str:
