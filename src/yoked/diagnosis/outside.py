@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from yoked.diagnosis.cause import Cause, Certainty, Code
 from yoked.diagnosis.history import RunHistory
@@ -103,6 +104,8 @@ def causes_outside(seen: Outside) -> list[Cause]:
         return found
     if any(one.busy for one in seen.processes):
         return []
+    if found := list(_standing_ranks(seen)):
+        return found
     quiet_s = [peer.link.heard_age_s for one in seen.ranks for peer in one.peers]
     return [Cause("cannot-tell", (0,), min(quiet_s, default=0.0), "likely")]
 
@@ -124,6 +127,34 @@ def _standing_links(seen: Outside) -> Iterator[Cause]:
                 "connecting": peer.connecting,
             }
             yield Cause("link-stands", (0,), since_s, sure, one.vitals.rank, params=params)
+
+
+def _standing_ranks(seen: Outside) -> Iterator[Cause]:
+    """Ranks that wait for something else than another rank, while some wait for them."""
+    standing = [one for one in seen.ranks if _waits_elsewhere(one, seen.history)]
+    if len(standing) < len(seen.ranks):
+        for one in standing:
+            since_s = min((peer.link.heard_age_s for peer in one.peers), default=0.0)
+            yield Cause("rank-stands", (0,), since_s, "likely", one.vitals.rank)
+
+
+def _waits_elsewhere(one: Process, history: RunHistory) -> bool:
+    looks = [
+        rank
+        for _, vitals in history.hosts[0].looks
+        for rank in vitals.ranks
+        if rank.rank == one.vitals.rank
+    ]
+    return all(look.state == "S" and _reason(look) and not _at_peer(look) for look in looks)
+
+
+def _reason(vitals: RankVitals) -> str:
+    """For what a process waits; empty: that is not known. Gloo's callers wait at a lock too."""
+    return "" if vitals.waits_in.startswith("futex") else waits_for(vitals.waits_in)
+
+
+def _at_peer(vitals: RankVitals) -> bool:
+    return "connect" in _reason(vitals)
 
 
 def words_outside(cause: Cause, seen: Outside) -> Words:
@@ -169,6 +200,11 @@ def _link(cause: Cause, seen: Outside) -> Words:
     return Words(what, (f"ping -c 3 {peer}    an answer leaves a firewall as the cause",))
 
 
+def _stands(cause: Cause, seen: Outside) -> Words:
+    reason = _reason(seen.processes[cause.rank or 0].vitals)
+    return Words(f"it waits {reason} and uses no CPU, and the other ranks wait", ())
+
+
 def _cannot_tell(cause: Cause, seen: Outside) -> Words:
     del cause
     quiet = [
@@ -191,12 +227,15 @@ def _cannot_tell(cause: Cause, seen: Outside) -> Words:
             f"all wait; {one.name} waits in a connection for peer {peer.address}, of which nothing "
             f"came for {format_duration(silent_s)}, and which acknowledges"
         )
+        if ip_address(peer.address).is_loopback:
+            return Words(what, ())
         return Words(what, (f"look at {peer.address} in the same way: yoked diagnose --pid PID",))
     return Words("it uses no CPU, and has no connection to another rank", ())
 
 
 _WORDS: Mapping[Code, Callable[[Cause, Outside], Words]] = {
     "rank-stopped": _stopped,
+    "rank-stands": _stands,
     "disk-stands": _on_disk,
     "link-stands": _link,
     "cannot-tell": _cannot_tell,
@@ -248,9 +287,7 @@ def _state(vitals: RankVitals) -> str:
     said = f"{means.get(vitals.state, 'is')} (state {vitals.state}"
     if not vitals.waits_in:
         return f"{said})"
-    # Gloo's callers wait at such a lock for its own thread.
-    at_lock = vitals.waits_in.startswith("futex")
-    reason = "" if at_lock or vitals.state != "S" else waits_for(vitals.waits_in)
+    reason = _reason(vitals) if vitals.state == "S" else ""
     return f"{said}, {one_line(vitals.waits_in)}{f': {reason}' if reason else ''})"
 
 

@@ -113,6 +113,20 @@ def test_all_that_wait_name_the_peer_that_is_silent_for_longest() -> None:
     assert "rank 0 (process 100) waits in a connection for peer 10.0.0.2" in verdict
 
 
+def test_a_rank_that_waits_for_no_rank_while_others_do_is_likely_what_they_wait_for() -> None:
+    sleeps = process(idle(1, waits_in="hrtimer_nanosleep"))
+
+    codes, verdict = told(seen(process(idle(0)), sleeps))
+
+    assert codes == "rank-stands"
+    assert verdict == (
+        "process 99 is hung: rank 1 (process 101): it waits in a sleep and uses no CPU, and the "
+        "other ranks wait"
+    )
+    # Where all do, they may do so in turns.
+    assert told(seen(sleeps))[0] == "cannot-tell"
+
+
 def test_a_peer_that_does_not_read_is_no_link_that_stands() -> None:
     far = Peer("10.0.0.2", link(0, unsent_bytes=2_500_000), window_shut=True)
 

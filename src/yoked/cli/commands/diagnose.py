@@ -74,17 +74,20 @@ def command(
 def _outside(pid: int, output: Output) -> int:
     """Of a program that yoked did not start."""
     from yoked.cli.commands.diagnose_outside import outside_payload, outside_verdict
-    from yoked.diagnosis.outside import causes_outside, evidence, words_outside
+    from yoked.diagnosis.outside import causes_outside, evidence, process_of, words_outside
     from yoked.launch.outside import look_outside
 
     seen = look_outside(pid)
     found = causes_outside(seen)
-    first = seen.ranks[0].vitals.pid if seen.ranks else pid
+    blamed = process_of(found[0], seen) if found else None
+    ranks = [one.vitals.pid for one in ([blamed] if blamed else seen.ranks)]
+    # A launcher's own stack says nothing.
+    stack = pid if pid in ranks or not ranks else ranks[0]
     next_commands = [line for cause in found[:1] for line in words_outside(cause, seen).fix]
     if seen.run is not None:
         next_commands.append(f"yoked diagnose {quote(seen.run)}    knows more of it")
     next_commands.append(
-        f"py-spy dump --pid {first}    its Python stack (pip install py-spy; it may need sudo)"
+        f"py-spy dump --pid {stack}    its Python stack (pip install py-spy; it may need sudo)"
     )
     output.result(
         outside_payload(pid, seen, found),
