@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.distributed.test_host_program import HERE, Pair
 from tests.unit.agent.fake_call import FakeCall
@@ -17,7 +20,9 @@ from tests.unit.agent.fake_call import FakeCall
 from yoked.agent import stacks as agent_stacks
 from yoked.agent.jobfolder import JobFolder
 from yoked.core.shared_json import read_shared_json
+from yoked.diagnosis.outside import causes_outside, evidence, process_of
 from yoked.diagnosis.stacks import STALE_S, RankStacks, read_stacks
+from yoked.launch.outside import look_outside
 
 pytestmark = pytest.mark.distributed
 DEADLINE_S = 60.0
@@ -193,3 +198,37 @@ def test_the_rank_that_did_otherwise_is_named_with_its_line(
         assert (failure.cause, failure.rank, failure.host) == (cause, 2, "beta")
         assert failure.at is not None
         assert "diagnosis_acts.py:" in failure.at
+
+
+def test_of_ranks_that_torchrun_started_the_stopped_one_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    module = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    with log.open("wb") as out:
+        launcher = subprocess.Popen(
+            [sys.executable, *module, str(PROGRAM), "none"],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until_s = time.monotonic() + DEADLINE_S
+        while log.read_text().count("step") < 20:
+            assert time.monotonic() < until_s, log.read_text()
+            time.sleep(0.05)
+        goes_on = look_outside(launcher.pid)
+        stopped = next(one for one in goes_on.ranks if one.rank == 1)
+        os.kill(stopped.vitals.pid, signal.SIGSTOP)
+        seen = look_outside(launcher.pid)
+    finally:
+        # Its ranks are of sessions of their own, and one is stopped.
+        for one in (*psutil.Process(launcher.pid).children(recursive=True), launcher):
+            one.kill()
+        launcher.wait()
+
+    print(*evidence(seen), sep="\n")
+    assert causes_outside(goes_on) == []
+    assert sum(bool(one.peers) for one in seen.ranks) == 2
+    (cause,) = causes_outside(seen)
+    process = process_of(cause, seen)
+    assert process is not None
+    assert (cause.code, process.rank, process.world_size) == ("rank-stopped", 1, 2)
