@@ -106,7 +106,9 @@ def causes_outside(seen: Outside) -> list[Cause]:
         return []
     if found := list(_standing_ranks(seen)):
         return found
-    quiet_s = [peer.link.heard_age_s for one in seen.ranks for peer in one.peers]
+    quiet_s = [
+        peer.link.heard_age_s for one in seen.ranks for peer in one.peers if not peer.connecting
+    ]
     return [Cause("cannot-tell", (0,), min(quiet_s, default=0.0), "likely")]
 
 
@@ -115,7 +117,9 @@ def _standing_links(seen: Outside) -> Iterator[Cause]:
     told = set[str]()
     for one in seen.ranks:
         for peer in one.peers:
-            if peer.address in told or not (peer.connecting or unacknowledged(peer.link)):
+            # One that computes may ask a server that is no rank.
+            elsewhere = peer.connecting and one.busy
+            if peer.address in told or elsewhere or not unacknowledged(peer.link):
                 continue
             told.add(peer.address)
             # Of one that never answered the kernel does not say since when it is asked.
@@ -211,7 +215,7 @@ def _cannot_tell(cause: Cause, seen: Outside) -> Words:
         (peer.link.heard_age_s, one, peer)
         for one in seen.ranks
         for peer in one.peers
-        if not peer.window_shut
+        if not peer.window_shut and not peer.connecting
     ]
     shut = [(one, peer) for one in seen.ranks for peer in one.peers if peer.window_shut]
     if shut:

@@ -196,13 +196,16 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 class _Look:
-    """All of them at a moment. vitals, ends: by place among the members, of those that live."""
+    """All of them at a moment. vitals, ends: by place among the members, of those that live.
+
+    answered: a place and an address to which it is, or was, connected.
+    """
 
     def __init__(self, members: Iterable[_Member], *, with_ends: bool) -> None:
         self.at_s = time.monotonic()
         self.vitals: dict[int, RankVitals] = {}
         self.ends: dict[int, dict[str, list[Connection]]] = {}
-        self.connecting: set[tuple[int, str]] = set()
+        self.answered: set[tuple[int, str]] = set()
         processes = {place: each.process for place, each in enumerate(members)}
         for place, process in processes.items():
             view = kernel_view(process.pid) if process.alive else None
@@ -223,8 +226,8 @@ class _Look:
                 address = plain_address(end.remote[0])
                 for place in owners.get(end.inode, ()):
                     self.ends.setdefault(place, {}).setdefault(address, []).append(end)
-                    if connecting:
-                        self.connecting.add((place, address))
+                    if not connecting:
+                        self.answered.add((place, address))
 
 
 def _all_ends(*, connecting: bool) -> Iterator[Connection]:
@@ -252,16 +255,25 @@ def _process(member: _Member, place: int, first: _Look, last: _Look) -> Process:
         cores=cores,
         resident_bytes=member.process.usage()[1],
         peers=tuple(
-            _peer(address, ends, first.ends.get(place, {}).get(address, ()), took_s)
-            if (place, address) not in last.connecting
-            else replace(_peer(address, ends, (), took_s), connecting=True)
+            _peer(
+                address,
+                ends,
+                first.ends.get(place, {}).get(address, ()),
+                took_s,
+                connecting=(place, address) not in last.answered,
+            )
             for address, ends in sorted(last.ends.get(place, {}).items())
         ),
     )
 
 
 def _peer(
-    address: str, ends: list[Connection], before: Iterable[Connection], took_s: float
+    address: str,
+    ends: list[Connection],
+    before: Iterable[Connection],
+    took_s: float,
+    *,
+    connecting: bool,
 ) -> Peer:
     """The connections to an address; where some do not get on, the figures are theirs."""
     passed = {each.inode: each.sent_bytes + each.received_bytes for each in before}
@@ -277,4 +289,5 @@ def _peer(
         link=replace(link_vitals(0, blocked or shut or ends), connections=len(ends)),
         bytes_per_s=bytes_ / took_s,
         window_shut=bool(shut) and not blocked,
+        connecting=connecting,
     )

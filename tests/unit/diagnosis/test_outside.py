@@ -96,11 +96,15 @@ def test_a_peer_that_does_not_acknowledge_is_told_by_its_address() -> None:
 
 
 def test_an_address_that_never_answered_is_a_likely_firewall() -> None:
-    far = Peer("10.0.0.2", link(0, connections=1), connecting=True)
+    once = Peer("10.0.0.2", link(0, connections=1, unsent_bytes=1), connecting=True)
+    again = Peer("10.0.0.2", link(0, connections=1, unsent_bytes=1, backoff=2), connecting=True)
 
-    (cause,) = causes_outside(seen(process(idle(0), far)))
+    (cause,) = causes_outside(seen(process(idle(0), again)))
 
     assert (cause.code, cause.certainty) == ("link-stands", "likely")
+    assert causes_outside(seen(process(idle(0), once)))[0].code == "cannot-tell"
+    # It computes: that may be a server that is no rank.
+    assert causes_outside(seen(process(idle(0), again, cores=0.9))) == []
 
 
 def test_all_that_wait_name_the_peer_that_is_silent_for_longest() -> None:
