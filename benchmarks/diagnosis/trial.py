@@ -123,6 +123,8 @@ def _break(own: Stage, one: FaultClass, run: Run, trial: Trial, dice: Random) ->
     taken = run.steps(trial.rank) - first
     trial.step_s = round((time.monotonic() - first_s) / max(taken, 1), 3)
     steps = run.steps(trial.rank)
+    # What is said all the time is said of the fault, too.
+    watch.forget()
     trial.injected_s = time.time()
     trial.done = inject(own, one, run, trial.rank, dice)
     if one.slows:
@@ -190,8 +192,12 @@ class _Watch:
             return None
         return max(self.died_s[rank] for rank in ranks)
 
+    def forget(self) -> None:
+        """All that was told is new when it is told again."""
+        self._seen.clear()
+
     def look(self) -> list[Told]:
-        """Causes that are new."""
+        """Causes that are new, and told since the injection if there was one."""
         for rank, process in self._run.ranks.items():
             if rank not in self.died_s and not process.alive:
                 self.died_s[rank] = time.time()
@@ -210,6 +216,8 @@ class _Watch:
         return self._trial.fault == "disk-full" and self._trial.injected_s is not None
 
     def _is_new(self, told: Told) -> bool:
+        if told.at_s < (self._trial.injected_s or 0.0):
+            return False
         key = (told.by, told.code, told.rank, *told.hosts, told.certainty)
         is_new = key not in self._seen
         self._seen.add(key)
