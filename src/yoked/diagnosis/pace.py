@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from yoked.diagnosis.activity import PATIENT, activity_of
 from yoked.diagnosis.history import LinkPace, Pace, RankPace, RunHistory
-from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
+from yoked.diagnosis.vitals import LinkVitals, RankVitals, Recorded, Vitals
 
 # What is looked back at: long enough for a few looks, and for a few steps.
 _WINDOW_S, _WINDOW_STEPS = 3.0, 4.0
@@ -32,7 +32,9 @@ def window_s(history: RunHistory) -> float:
 def learn(history: RunHistory) -> None:
     """Take what is now for usual, unless it is slower than that by much."""
     steps = min((rank.steps for rank in history.ranks.values()), default=0)
-    span_s = max(_LEARN_S if history.usual else 0.0, window_s(history))
+    # One step more than are needed: the mean of a stretch may be above the median.
+    first_s = (_USUAL_STEPS + 1) * (history.step_s or 0.0)
+    span_s = max(_LEARN_S if history.usual else first_s, window_s(history))
     now = pace_of(history, span_s)
     if steps < _FIRST_STEPS or now is None or now.step_s is None:
         return
@@ -89,14 +91,21 @@ def _rank_pace(seen: list[RankVitals], took_s: float) -> tuple[RankPace, float |
     if any(each in PATIENT for each in doing):
         return None
     steps = last.recorded.steps - first.recorded.steps
+    # From the end of a step to the end of another: a stretch of 4 steps shows 3 ends or 4.
+    between_s = took_s + _since_step_s(first.recorded) - _since_step_s(last.recorded)
+    step_s = between_s / steps if steps else None
     # Where no step has ended, the stretch is one.
-    count = max(steps, 1)
+    share = 1.0 if step_s is None else step_s / took_s
     pace = RankPace(
-        (last.cpu_s - first.cpu_s) / count,
-        (last.delayed_s - first.delayed_s) / count,
+        (last.cpu_s - first.cpu_s) * share,
+        (last.delayed_s - first.delayed_s) * share,
         sum(each == "loading data" for each in doing) / len(doing),
     )
-    return pace, took_s / steps if steps else None
+    return pace, step_s
+
+
+def _since_step_s(recorded: Recorded) -> float:
+    return recorded.age_s + recorded.stepped_age_s
 
 
 def _link_paces(

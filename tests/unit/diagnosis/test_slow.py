@@ -50,7 +50,11 @@ class Run:
                             node,
                             cpu_s=sums[0],
                             delayed_s=sums[1],
-                            recorded=recorded(steps=int(self.steps), age_s=0.0),
+                            recorded=recorded(
+                                steps=int(self.steps),
+                                age_s=0.0,
+                                stepped_age_s=self.steps % 1 / self.steps_per_s,
+                            ),
                         ),
                     ),
                     links=(
@@ -143,3 +147,17 @@ def test_a_run_that_becomes_faster_learns_it() -> None:
     assert run.told.history.usual is not None
     assert run.told.history.usual.step_s is not None
     assert run.told.history.usual.step_s < 0.3
+
+
+def test_what_is_usual_is_learned_of_long_steps_too() -> None:
+    run = Run()
+    run.steps_per_s = 0.4
+
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].unsent, run.hosts[1].rtt_s = 1 << 20, 3e-2
+
+    cause, steps = run.steps_until_told(change)
+
+    assert (cause.code, set(cause.nodes)) == ("link-slow", {0, 1})
+    assert steps <= 10
