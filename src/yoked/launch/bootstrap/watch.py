@@ -7,14 +7,18 @@ node 0.
 from __future__ import annotations
 
 import contextlib
+import gzip
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
+from yoked.core.fs import write_bytes
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.history import Place, RunHistory
+from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.vitals import Ended, Vitals
 from yoked.diagnosis.words import words_of
@@ -26,6 +30,8 @@ from yoked.launch.bootstrap.spawn import LocalRanks
 PERIOD_S = 0.5
 # What this host tells of the run, for whoever asks.
 DIAGNOSIS_NAME = "diagnosis.json"
+# What it has that from: yoked.diagnosis.replay.Seen.
+SEEN_NAME = "seen.json.gz"
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Watch:
         self._hosts = [node.host for node in job.nodes]
         self._due_s = 0.0
         self._said: list[dict[str, Any]] | None = None
+        self._kept: tuple[str, str] | None = None
         self.causes: list[Cause] = []
 
     def take(self, told: Told, now_s: float) -> None:
@@ -110,6 +117,16 @@ class Watch:
         # A full disk must not end the run.
         with contextlib.suppress(OSError):
             JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
+            self._keep()
+
+    def _keep(self) -> None:
+        """Keep what was seen when a verdict changes, so that it can be judged again."""
+        root = (self.causes[0].code, self.causes[0].certainty) if self.causes else None
+        if root is not None and root != self._kept:
+            self._kept = root
+            text = json.dumps(seen_of(self._history), separators=(",", ":"))
+            packed = gzip.compress(text.encode(), compresslevel=1)
+            write_bytes(self._job.folder / SEEN_NAME, packed, durable=False)
 
 
 def _said(cause: Cause, hosts: Sequence[str]) -> dict[str, Any]:
