@@ -35,16 +35,18 @@ class LivePart:
 class LiveText:
     """A line. done: of all work, between 0 and 1, for a bar; None: no bar. every_s: as often as it
     is expected to change; one that stays for longer is shown with how long it has stayed.
+    since_s: since when it has, by this machine's time.monotonic(); None: whoever draws it sees.
     """
 
     parts: Sequence[LivePart] = field(default_factory=tuple)
     done: float | None = None
     every_s: float = 0.0
+    since_s: float | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, text: str) -> LiveText:
+    def of(cls, text: str, *, since_s: float | None = None) -> LiveText:
         """A line of one part."""
-        return cls((LivePart(text, 0),))
+        return cls((LivePart(text, 0),), since_s=since_s)
 
     def encode(self) -> bytes:
         """As a file has it."""

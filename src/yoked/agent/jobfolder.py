@@ -12,6 +12,8 @@
   notify.json       node 0's, private: who is told how the run ended, or why it stands
   stacks.asked      somebody wants to know where all threads of the ranks are; gone once they know
   diagnosis.json    why the run stands, as the host program can tell while it goes on
+  stage.json        the host program's: which launchers and ranks a launch waits for
+  failed.json       a controller's word that another host is over, for one that waits for it
   outcome.json      the host program's last act: how the run went, as all hosts agreed
   end.json          the supervisor's: exit status or signal; nothing of the job runs any more
   logs/, errors/    what the ranks wrote
@@ -48,6 +50,12 @@ _REMOVED = ".removed-"
 _LOCK_PATIENCE_S = 2.0
 # From the first file of a job to its supervisor.
 MADE_WITHIN_S = 20.0
+# The kind of a failure of a host program that left no verdict of its own.
+LAUNCHER_ENDED = "HostProgramEnded"
+# Of its last line, in a sentence.
+_SHOWN = 200
+# Less is no room for the files of a job.
+_LEAST_BYTES = 64 << 10
 
 
 class JobFolder(NamedTuple):
@@ -155,13 +163,16 @@ class JobFolder(NamedTuple):
             return failure
         spec, ended = self.read("job.json"), self.read("end.json")
         node = spec.get("node_rank", 0)
+        host = spec["nodes"][node]["host"] if spec.get("nodes") else ""
+        what, fix = _launcher_end(self, host, ended)
         return {
-            "host": spec["nodes"][node]["host"] if spec.get("nodes") else "",
+            "host": host,
             "node": node,
             "rank": None,
-            "kind": "HostProgramEnded",
-            "what": _how_it_ended(ended),
-            "fix": [f"look at {self.logs / 'launcher.err'} there"],
+            "kind": LAUNCHER_ENDED,
+            "cause": "launcher-died",
+            "what": what,
+            "fix": list(fix),
             "exit_code": ended.get("exit_status"),
             "signal": _signal_name(ended.get("signal")),
             "traceback": None,
@@ -256,14 +267,40 @@ def _started_s(path: Path) -> float:
     return 0.0
 
 
-def _how_it_ended(ended: Mapping[str, Any]) -> str:
+def _launcher_end(
+    job: JobFolder, host: str, ended: Mapping[str, Any]
+) -> tuple[str, tuple[str, ...]]:
+    """How a host program ended that left no verdict, and what to do. ended: end.json."""
     if ended.get("error"):
-        return str(ended["error"])
-    if ended.get("signal") is not None:
-        return f"its launcher was ended by {_signal_name(ended['signal'])}"
-    if ended.get("exit_status") is not None:
-        return f"its launcher ended with status {ended['exit_status']} and left no verdict"
-    return "nobody saw how its launcher ended: it was killed, or the machine was switched off"
+        return str(ended["error"]), ("yoked doctor",)
+    said = [line for line in last_lines(job.logs / "launcher.err", 20) if line.strip()]
+    more = f"tail {job.logs / 'launcher.err'}    on {host}"
+    if (name := _signal_name(ended.get("signal"))) is not None:
+        what, fix = f"its launcher was killed by {name}", [more]
+        if name == "SIGKILL":
+            what += "; if you did not do it, the kernel did, for want of memory"
+            fix = [f"journalctl -k    on {host} names the process, if it was memory"]
+    elif ended.get("exit_status") is not None:
+        what = f"its launcher ended with status {ended['exit_status']}"
+        what, fix = f"{what}: {said[-1][:_SHOWN]}" if said else f"{what} and said nothing", [more]
+        if said and said[-1].startswith(("ModuleNotFoundError", "ImportError")):
+            fix = [f"yoked install    looks after the environment of {host}", more]
+    else:
+        what = "nobody saw how its launcher ended: it was killed, or the machine was switched off"
+        fix = [more]
+    if _has_no_room(job.path):
+        return f"{what}; its disk is full", (f"df -h {job.path}    on {host}", *fix)
+    return what, tuple(fix)
+
+
+def _has_no_room(folder: Path) -> bool:
+    """Whether nothing can be written there."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    is_out_of_files = found.f_files > 0 and found.f_favail == 0
+    return found.f_bavail * found.f_frsize < _LEAST_BYTES or is_out_of_files
 
 
 def _signal_name(number: int | None) -> str | None:

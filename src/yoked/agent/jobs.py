@@ -112,10 +112,10 @@ def answer_job_go(call: Call) -> dict[str, Any]:
     if not job.supervised:
         raise JobError(f"run {job.run} was prepared, but its supervisor is gone", fix="yoked clean")
     (job.path / "go").touch()
-    _await(lambda: job.was_started or bool(job.read("end.json")) or not job.path.exists())
+    _await(lambda: job.was_started or bool(job.read("end.json")) or not job.supervised)
     _untether(launch_id)
     if not job.was_started:
-        said = job.read("end.json").get("error", "what was prepared is gone: it took too long")
+        said = job.read("end.json").get("error") or _last_words(job)
         raise JobError(f"run {job.run} did not start: {said}", fix="start it again")
     return {"host_program": job.read("supervisor.json")["host_program"]["pid"]}
 
@@ -150,6 +150,19 @@ def answer_job_stop(call: Call) -> dict[str, Any]:
     return {"state": state, "signalled": [program.pid] if program and reached else []}
 
 
+def answer_job_failed(call: Call) -> bool:
+    """Tell a job that runs that another host's part of it is over; returns whether it runs.
+
+    args: run, launch_id, failure: that host's. The host program reads it while it waits for all
+    hosts to come; later it learns by itself that one is gone.
+    """
+    job = find_job(call.args["run"])
+    if job.launch_id != call.args["launch_id"] or job.state != "running":
+        return False
+    job.write("failed.json", call.args["failure"])
+    return True
+
+
 def answer_job_remove(call: Call) -> bool:
     """Remove a job that is prepared or over, with its logs; returns whether it was.
 
@@ -168,6 +181,12 @@ def answer_job_remove(call: Call) -> bool:
     _await(lambda: not job.supervised)
     job.remove()
     return not job.path.exists()
+
+
+def _last_words(job: JobFolder) -> str:
+    """Why there is no host program, where the supervisor could not even note it."""
+    said = last_lines(job.logs / "supervisor.err", 1)
+    return said[0] if said else "what was prepared is gone: it took too long"
 
 
 def _program(name: str) -> str:

@@ -62,6 +62,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
         "progress": training_progress(_run_folder(job, spec)),
         "diagnosis": job.read("diagnosis.json") or None,
+        "stage": job.read("stage.json") or None,
         "refused": job.read("refused.json") or None,
         "size_bytes": size_bytes(job.path) if sizes else None,
     }

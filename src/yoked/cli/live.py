@@ -68,7 +68,8 @@ class LiveView:
         if line.parts:
             # What comes from a host acts on nothing here: `fit` sees to that.
             encoding = sys.stderr.encoding or "ascii"
-            shown = line.fit(_columns() - 1, age_s=now_s - self._since_s, encoding=encoding)
+            since_s = self._since_s if line.since_s is None else line.since_s
+            shown = line.fit(_columns() - 1, age_s=now_s - since_s, encoding=encoding)
         with self._lock:
             if shown != self._drawn:
                 # In one write, so that the line does not flicker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # It has deadlines of its own, far below. What passes this one is held up by something else.
 PATIENCE_S = 20.0
+_ASK_EVERY_S = 0.3
 _SSH = "ssh-"
 
 
@@ -35,12 +37,19 @@ class Preflight:
         self._thread = threading.Thread(target=self._look, name="doctor", daemon=True)
         self._thread.start()
 
-    def require_health(self, note: Callable[[str], None]) -> None:
+    def require_health(
+        self, note: Callable[[str], None], *, unless: Callable[[], bool] = lambda: False
+    ) -> None:
         """Wait for the verdict, say it in a line, and raise HostError where a run cannot work.
 
-        An examination that could not be made stops nobody: it is said.
+        An examination that could not be made stops nobody: it is said. unless: asked again and
+        again; once it is true, nobody waits for a verdict any more.
         """
-        self._thread.join(PATIENCE_S)
+        until_s = time.monotonic() + PATIENCE_S
+        while self._thread.is_alive() and time.monotonic() < until_s:
+            self._thread.join(_ASK_EVERY_S)
+            if self._thread.is_alive() and unless():
+                return
         if isinstance(self._problem, YokedError):
             note(f"doctor: {self._problem.what}")
             return

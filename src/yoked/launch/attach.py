@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.outcome import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
+from yoked.launch.launching import Launch, drawing, saying
 from yoked.launch.registry import Record, ask_state, joined
 from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
@@ -25,8 +26,7 @@ END_WITHIN_S = 60.0
 _POLL_S = 0.2
 # One that is asked while the network is away must not keep us from noticing that it is back.
 _STATUS_S = 2.0
-# A rank writes its live line twice a second; and no terminal is wider.
-_LIVE_EVERY_S = 0.2
+# No terminal is wider.
 _LIVE_BYTES = 10_000
 # As 130 is for a command that a person interrupted: the job goes on, unseen.
 DETACHED_CODE = 130
@@ -192,37 +192,26 @@ def follow_job(
         view.note(f"run {run} goes on: `yoked attach {run}` shows it, `yoked stop {run}` ends it")
         raise
     try:
-        with drawing(view.live, viewer.live_line):
-            viewer.show_rank_0(tail_lines)
-        return JobEnd(viewer.await_end())
+        with viewer.launch.looking():
+            with shown(view, viewer.live_line, viewer.launch_line):
+                viewer.show_rank_0(tail_lines)
+            return JobEnd(viewer.await_end())
     except KeyboardInterrupt:
         return JobEnd(viewer.record, detached=True)
     finally:
         viewer.close()
 
 
-@contextlib.contextmanager
-def drawing(
-    live: Callable[[LiveText], None] | None, line: Callable[[], LiveText]
-) -> Iterator[None]:
-    """Have a line drawn meanwhile, as it is at each moment. line: called from another thread."""
-    if live is None:
-        yield
-        return
-    over = threading.Event()
+def shown(
+    view: View, line: Callable[[], LiveText], quiet_line: Callable[[], LiveText] | None = None
+) -> AbstractContextManager[None]:
+    """Have a line seen meanwhile: drawn on a terminal, said now and then elsewhere.
 
-    def draw() -> None:
-        while not over.wait(_LIVE_EVERY_S):
-            live(line())
-
-    thread = threading.Thread(target=draw, name="live", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(_STATUS_S)
-        live(LiveText())
+    Both are called from another thread. quiet_line: what is said, if that is not the same.
+    """
+    if view.live is not None:
+        return drawing(view.live, line)
+    return saying(view.note, quiet_line or line)
 
 
 class _Viewer:
@@ -239,7 +228,6 @@ class _Viewer:
         self._own: dict[str, AgentClient] = {}
         self._gone: set[str] = set()
         self._cut: set[str] = set()
-        self._has_begun = False
         self._run = run
         self._output = output
         self._reconnect = reconnect
@@ -248,6 +236,7 @@ class _Viewer:
         self._launch_id = None if record is None else record.launch_id
         self.record = record or self._look()
         self._launch_id = self.record.launch_id
+        self.launch = Launch(self._look, lambda: self._clients)
 
     def show_rank_0(self, tail_lines: int | None) -> None:
         """Show the output of rank 0 to its end, or until the run is known to be over."""
@@ -289,9 +278,12 @@ class _Viewer:
             for part in client.stream("file_read", timeout_s=_STATUS_S, path=path):
                 content += part.data[: _LIVE_BYTES - len(content)]
         if (line := LiveText.decode(content)) is not None:
-            self._has_begun = True
             return line
-        return LiveText() if self._has_begun else LiveText.of("starting: no output yet")
+        return LiveText() if self.launch.over else self.launch.line
+
+    def launch_line(self) -> LiveText:
+        """The same before the first step, or the first line of a program without steps."""
+        return LiveText() if self.launch.over else self.live_line()
 
     def await_end(self) -> Record:
         """The record when the run is over on all hosts that answer."""
@@ -346,7 +338,8 @@ class _Viewer:
         if attempt > self._attempt:
             self._attempt = attempt
             self._output.note(f"run {self.record.name} starts again: attempt {attempt + 1}")
-        self._has_begun = True
+        # Of a training a step is waited for.
+        self.launch.over = self.launch.over or not self.record.trains
         text = part.data.decode(errors="replace")
         self._output.rank_output(part.content["stream"], text)
 

@@ -149,7 +149,7 @@ def _call(client: AgentClient, name: str, **args: Any) -> None:
             other.call(name, **args)
 
 
-def _start(run: LocalRun, job: str, nodes: list[NodePlan], approve: Callable[[], None]) -> None:
+def _start(run: LocalRun, job: str, nodes: list[NodePlan], started: Callable[[], None]) -> None:
     folder = f"{nodes[0].job_root}/{job}"
     arguments = ("--config-file", f"{folder}/config.json")
     request = JobRequest(
@@ -169,7 +169,7 @@ def _start(run: LocalRun, job: str, nodes: list[NodePlan], approve: Callable[[],
         files={"config.json": json.dumps(dict(run.config))},
         home=Home(Path.cwd(), run.run_dir),
     )
-    start_job(request, nodes, lambda _: None, approve=approve)
+    start_job(request, nodes, lambda _: None, approve=lambda _: started())
 
 
 def _job_name(run: str) -> str:

@@ -13,13 +13,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
 from yoked.core.parallel import map_hosts
 from yoked.errors import JobError, UsageError, YokedError
+from yoked.launch.bootstrap.outcome import HOST_LOST
 from yoked.remote.client import DEADLINE_S, AgentClient
 
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
-ACTIVE = ("running", "prepared")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,12 @@ class Record:
         told = [told["failure"] for told in self._by_node() if told["failure"]]
         # A rank's failure says more than that a launcher is gone.
         told.sort(key=lambda failure: failure.get("rank") is None)
-        return told[0] if told else None
+        first: Mapping[str, Any] | None = told[0] if told else None
+        if first is not None and first.get("kind") == HOST_LOST:
+            # The others only know that it is gone; its own host saw how.
+            own = self.hosts.get(str(first["host"]), {}).get("failure") or {}
+            return own if own.get("kind") == LAUNCHER_ENDED else first
+        return first
 
     @property
     def held_up(self) -> list[Mapping[str, Any]]:

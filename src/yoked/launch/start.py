@@ -29,8 +29,10 @@ from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host, Notify
 from yoked.launch.bootstrap.notice import SILENCE_S, WAIT_S
 from yoked.launch.environment import environment_python, host_versions
+from yoked.launch.launching import Stage
 from yoked.launch.program import Program
 from yoked.remote.client import AgentClient, RemoteBug
+from yoked.units import listed
 
 if TYPE_CHECKING:
     from yoked.launch.trees import Tree
@@ -195,32 +197,36 @@ def start_job(
     nodes: list[NodePlan],
     say: Callable[[str], None],
     *,
-    approve: Callable[[], None] = lambda: None,
+    stage: Stage | None = None,
+    approve: Callable[[Started], None] = lambda _: None,
 ) -> Started:
     """Start a job on all hosts. Raises JobError or HostError, and then nothing is left of it.
 
-    approve: called while the hosts load what ranks need, which takes them seconds; what it raises
-    ends the job again.
+    stage: is told what goes on, and on which hosts. approve: called while the hosts load what ranks
+    need, which takes them seconds; what it raises ends the job again.
     """
+    stage = stage or Stage("starting")
     took_s: dict[str, float] = {}
     launch_id = uuid.uuid4().hex[:12]
     # This machine has this very yoked, unless another interpreter is to train.
     installed = request.home is not None and nodes[0].python == sys.executable
-    packages, work = [installed_package()], None
+    packages, work = [installed_package()] * len(nodes), None
     if not installed or request.program.folder is not None:
-        packages, work = _send(request, nodes, say, took_s, installed=installed)
+        packages, work = _send(request, nodes, say, stage, took_s, installed=installed)
 
     began_s = time.monotonic()
     credentials = make_credentials(launch_id, len(nodes))
     took_s["credentials"] = time.monotonic() - began_s
     began_s = time.monotonic()
-    port = _prepare_all(request, nodes, launch_id, packages, work, credentials)
+    port = _prepare_all(request, nodes, launch_id, packages, work, credentials, stage)
     took_s["prepare"] = time.monotonic() - began_s
     began_s = time.monotonic()
+    started = Started(request.run, launch_id, tuple(nodes), took_s)
+    stage.doing(f"starting the launcher on {listed(node.host.name for node in nodes)}")
     try:
         at_once(lambda node: node.client.call("job_go", run=request.run), nodes)
         took_s["go"] = time.monotonic() - began_s
-        approve()
+        approve(started)
     except BaseException:
         _remove_all(request.run, nodes, stop=True)
         raise
@@ -230,13 +236,14 @@ def start_job(
         + ", ".join(f"{s.host.name} ({s.ranks} at {s.address}, {s.interface})" for s in nodes)
         + (f", which meet at {nodes[0].address}:{port}" if len(nodes) > 1 else "")
     )
-    return Started(request.run, launch_id, tuple(nodes), took_s)
+    return started
 
 
 def _send(
     request: JobRequest,
     nodes: list[NodePlan],
     say: Callable[[str], None],
+    stage: Stage,
     took_s: dict[str, float],
     *,
     installed: bool,
@@ -247,6 +254,7 @@ def _send(
     from yoked.launch.trees import Tree, package_tree, push_tree
 
     began_s = time.monotonic()
+    stage.doing("reading the program's folder")
     package, work = None if installed else package_tree(), None
     if request.program.folder is not None:
         if not has_git():
@@ -255,12 +263,13 @@ def _send(
     took_s["scan"] = time.monotonic() - began_s
     began_s = time.monotonic()
 
-    def push(tree: Tree) -> list[str]:
-        return at_once(lambda node: push_tree(node.client, tree), nodes, leave=True)
+    def push(what: str, tree: Tree) -> list[str]:
+        clients = {node.host.name: node.client for node in nodes}
+        return stage.at_once(f"copying {what} to", lambda client: push_tree(client, tree), clients)
 
-    packages = [installed_package()] if package is None else push(package)
+    packages = [installed_package()] if package is None else push("yoked", package)
     if work is not None:
-        push(work)
+        push("the program", work)
     took_s["send"] = time.monotonic() - began_s
     return packages, work
 
@@ -272,6 +281,7 @@ def _prepare_all(
     packages: list[str],
     work: Tree | None,
     credentials: list[dict[str, str]],
+    stage: Stage,
 ) -> int:
     """Prepare the job on every host; returns the port at which node 0 hears the others."""
 
@@ -289,9 +299,12 @@ def _prepare_all(
         )
         return int(answer["control_port"])
 
+    names = [node.host.name for node in nodes]
     try:
         # Node 0 keeps a port; the others are told which.
+        stage.doing(f"preparing the job on {names[0]}")
         port = prepare(0, 0)
+        stage.doing(f"preparing the job on {listed(names[1:])}")
         at_once(lambda number: prepare(number, port), range(1, len(nodes)))
     except BaseException:
         # By launch id: a run of that name that was there before is not ours to remove.

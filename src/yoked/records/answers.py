@@ -434,6 +434,25 @@ _JOB = fields(
                 more=True,
             )
         ),
+        "stage": optional(
+            fields(
+                {
+                    "attempt": count,
+                    "begun": flag,
+                    "since_s": moment,
+                    "hosts": each(line),
+                    "ranks": all_of(
+                        fields(
+                            {"rank": count, "doing": line, "since_s": moment},
+                            needed=("rank", "doing", "since_s"),
+                            more=True,
+                        )
+                    ),
+                },
+                needed=("begun", "since_s", "hosts", "ranks"),
+                more=True,
+            )
+        ),
         "refused": optional(fields({"connections": count, "last": text}, more=True)),
         "size_bytes": optional(count),
     },

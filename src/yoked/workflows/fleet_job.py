@@ -11,13 +11,13 @@ from yoked.doctor.preflight import run_preflight
 from yoked.errors import HostError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
-from yoked.launch.attach import JobEnd, View, drawing
+from yoked.launch.attach import JobEnd, View, shown
 from yoked.launch.environment import check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
+from yoked.launch.launching import Launch, Stage
 from yoked.launch.registry import Record, collect
 from yoked.launch.start import JobRequest, NodePlan, Started, plan_nodes, start_job
-from yoked.liveline import LiveText
 from yoked.records.examination import Need
 from yoked.remote.connect import Connections
 from yoked.units import listed
@@ -29,25 +29,6 @@ class FleetJob:
 
     started: Started
     end: JobEnd | None
-
-
-class Stage:
-    """What a launch is about, for the live line."""
-
-    def __init__(self, what: str) -> None:
-        self._what: Callable[[], str] = lambda: what
-
-    def doing(self, what: str) -> None:
-        """Something of which it is not known on whom it waits."""
-        self._what = lambda: what
-
-    def waits_for(self, hosts: Callable[[], list[str]]) -> None:
-        """Hosts, fewer and fewer."""
-        self._what = lambda: f"waiting for {listed(hosts())}"
-
-    def line(self) -> LiveText:
-        """As it is to be seen now."""
-        return LiveText.of(self._what())
 
 
 def run_job(
@@ -70,7 +51,7 @@ def run_job(
     began_s = time.monotonic()
     stage = Stage("connecting")
     with ExitStack() as stack, ExitStack() as drawn:
-        drawn.enter_context(drawing(view.live, stage.line))
+        drawn.enter_context(shown(view, stage.line))
         connections = stack.enter_context(closing(Connections(fleet.hosts, fleet.ssh_file)))
         preflight = stack.enter_context(
             run_preflight(fleet, need, wanted=doctor, lend=connections.agent)
@@ -79,7 +60,7 @@ def run_job(
         connections.wait()
         require_all(connections.failures)
         clients = connections.clients
-        stage.doing("looking at the hosts")
+        stage.doing(f"looking at {listed(clients)}")
         nodes = plan_nodes(
             fleet,
             clients,
@@ -87,6 +68,7 @@ def run_job(
             lambda: find_addresses(fleet, clients),
             request.device,
         )
+        stage.doing(f"comparing the versions of Python and torch on {listed(clients)}")
         require_versions(nodes)
         records, _ = collect(clients)
         if before is not None:
@@ -99,13 +81,17 @@ def run_job(
                     f"run {record.name} is running on {listed(record.hosts)}: both are slower"
                 )
         connect_s = time.monotonic() - began_s
-        stage.doing("starting on all hosts")
-        started = start_job(
-            request,
-            nodes,
-            view.note,
-            approve=lambda: None if preflight is None else preflight.require_health(view.note),
-        )
+
+        def approve(started: Started) -> None:
+            if preflight is None:
+                return
+            stage.doing("waiting for the doctor's quick form")
+            handle = RunHandle.of(started, reconnecting(fleet))
+            launch = Launch(handle.look, lambda: handle.clients)
+            # What came to grief is told at once, as the end of the run.
+            preflight.require_health(view.note, unless=launch.look)
+
+        started = start_job(request, nodes, view.note, stage=stage, approve=approve)
         started.took_s["connect"] = connect_s
         drawn.close()  # whoever follows the run has the line
         end = None

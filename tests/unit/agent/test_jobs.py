@@ -472,3 +472,42 @@ def test_a_heartbeat_tells_of_the_processes(agent: AgentClient, root: Path) -> N
 
     assert running(job.read("heartbeat.json")["pid"])
     assert job.read("heartbeat.json")["resident_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "fix"),
+    [
+        ("import gone_module", "ended with status 1: ModuleNotFoundError: No mod", "yoked install"),
+        ("import sys; sys.exit(3)", "ended with status 3 and said nothing", "tail /"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL; if you did not", "journalctl"),
+        ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV", "tail /"),
+    ],
+)
+def test_a_launcher_without_a_verdict_is_told_with_its_end_and_last_words(
+    agent: AgentClient, root: Path, program: str, said: str, fix: str
+) -> None:
+    launch(agent, root, program)
+    until(state_is(agent, "failed"), "the end")
+
+    failure = status(agent)["failure"]
+
+    assert failure["cause"] == "launcher-died"
+    assert f"its launcher {'was ' * said.startswith('killed')}{said}" in failure["what"]
+    assert failure["fix"][0].startswith(fix)
+
+
+def test_only_a_run_that_goes_on_is_told_that_another_host_is_over(
+    agent: AgentClient, root: Path
+) -> None:
+    job = launch(agent, root, SLEEPER)
+    failure = {"host": "beta"}
+
+    def tell(launch_id: str) -> bool:
+        told: bool = agent.call("job_failed", run="try", launch_id=launch_id, failure=failure)
+        return told
+
+    assert not tell("another")
+    assert tell(job.launch_id)
+    assert job.read("failed.json") == failure
+    agent.call("job_stop", run="try", how="kill")
+    assert not tell(job.launch_id)

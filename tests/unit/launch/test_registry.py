@@ -234,3 +234,14 @@ def test_a_run_of_another_folder_goes_on_there(tmp_path: Path) -> None:
     (tmp_path / "night" / "run.json").touch()
 
     assert there.go_on("") == [f"yoked train --resume --run night --runs-dir {tmp_path}"]
+
+
+def test_how_a_launcher_died_its_own_host_knows_better_than_the_others() -> None:
+    gone = {"host": "pi", "rank": None, "kind": "HostVanished", "what": "its launcher is gone"}
+    own = {"host": "pi", "rank": None, "kind": "HostProgramEnded", "what": "killed by SIGKILL"}
+    cut = {**gone, "host": "i9", "kind": "HostVanished"}
+
+    assert record(told(0, "failed", failure=gone), told(1, "failed", failure=own)).failure == own
+    # It was cut off, and blames the other: nobody's launcher died.
+    assert record(told(0, "failed", failure=gone), told(1, "failed", failure=cut)).failure == gone
+    assert record(told(0, "failed", failure=gone)).failure == gone

@@ -15,6 +15,7 @@ from yoked.errors import FleetError, HostError
 from yoked.fleet.model import Device, Fleet, Host, Notify
 from yoked.launch import start
 from yoked.launch.bootstrap.job import read_job
+from yoked.launch.launching import Stage
 from yoked.launch.program import Program
 from yoked.launch.start import (
     Home,
@@ -315,4 +316,4 @@ def test_a_host_that_cannot_clean_up_does_not_hide_why_the_launch_failed(
     monkeypatch.setattr(attic.client, "call", answer)
 
     with pytest.raises(HostError, match="the disk is full"):
-        start._prepare_all(order(), [attic], "0123456789ab", ["/yoked"], None, [{}])
+        start._prepare_all(order(), [attic], "0123456789ab", ["/yoked"], None, [{}], Stage(""))

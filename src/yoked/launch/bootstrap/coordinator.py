@@ -68,6 +68,13 @@ class Left:
 
 
 @dataclass(frozen=True)
+class HostFailed:
+    """A controller saw that another host is over, before all have come."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True)
 class RankFailed:
     """A rank of this host ended by itself, and not well."""
 
@@ -132,7 +139,7 @@ class Finish:
     outcome: RunOutcome
 
 
-Event = Joined | CutOff | Beat | Left | RankFailed | HeldUp | RanksOver | StopAsked
+Event = Joined | CutOff | Beat | Left | HostFailed | RankFailed | HeldUp | RanksOver | StopAsked
 Command = StartGeneration | Interrupt | EndRanks | EndGeneration | Finish
 
 
@@ -171,6 +178,7 @@ class Coordinator:
         self._now_s = now_s
         self._joined = False
         self._trouble: HostError | None = None
+        self._told: Failure | None = None
         self._others: dict[int, _Other] = {}
         self._asked_s: float | None = None
         self._generation = _Generation(0, now_s)
@@ -178,6 +186,11 @@ class Coordinator:
         self._outcome: RunOutcome | None = None
         self._step = self._gather
         self.notice = Notice()
+
+    @property
+    def awaited(self) -> list[int]:
+        """The nodes that have not come yet."""
+        return [node for node in self._other_nodes if node not in self._others]
 
     def on(self, event: Event | None, now_s: float) -> list[Command]:
         """What is to be done, in this order. None: only time has passed."""
@@ -201,19 +214,24 @@ class Coordinator:
             self._joined = True
         elif isinstance(event, CutOff):
             self._trouble = event.problem
+        elif isinstance(event, HostFailed):
+            self._told = event.failure
         elif isinstance(event, StopAsked):
             self._asked_s = self._asked_s or self._now_s
             self._say(stop=event.stop)
         elif self._step == self._run and event.generation == self._generation.number:
-            if isinstance(event, RankFailed):
-                self._say(failing=True)
-            elif isinstance(event, HeldUp):
-                self._generation.held_up = self._generation.held_up or event.failure
-                self._say(failing=True)
-            else:
-                held_up = self._generation.held_up
-                failures = event.failures if held_up is None else (held_up, *event.failures)
-                self._say(report=failures, failing=bool(failures), ended_well=event.ended_well)
+            self._take_in_ranks(event)
+
+    def _take_in_ranks(self, event: RankFailed | HeldUp | RanksOver) -> None:
+        if isinstance(event, RankFailed):
+            self._say(failing=True)
+        elif isinstance(event, HeldUp):
+            self._generation.held_up = self._generation.held_up or event.failure
+            self._say(failing=True)
+        else:
+            held_up = self._generation.held_up
+            failures = event.failures if held_up is None else (held_up, *event.failures)
+            self._say(report=failures, failing=bool(failures), ended_well=event.ended_well)
 
     def _say(self, **changes: Any) -> None:
         self.notice = replace(self.notice, **changes)
@@ -234,10 +252,10 @@ class Coordinator:
                 self._say(report=gone, failing=bool(gone))
                 self._expect_reports()
                 self._step = self._agree
-            elif all(node in self._others for node in self._other_nodes):
+            elif not self.awaited:
                 self._step = self._run
                 return [StartGeneration(one.number, one.number - self._unmet)]
-        elif self._trouble is not None or late:
+        elif self._trouble is not None or self._told is not None or late:
             # The others may not have heard of a wish to stop, and would wait for this host.
             return self._conclude(self._decide())
         return []
@@ -336,6 +354,8 @@ class Coordinator:
         one, stop = self._generation, self._stop
         if stop == "stopped" or self._trouble is not None or self._host_lost():
             return True
+        if self._told is not None:
+            return True
         notices = [self.notice, *(other.notice for other in self._others.values())]
         if not any(notice.failing for notice in notices if notice.attempt == one.number):
             return False
@@ -416,6 +436,8 @@ class Coordinator:
         """The hosts that fell silent without a report."""
         if self._generation.called_off or self._all_reported:
             return []
+        if self._told is not None:
+            return [self._told]
         if self._trouble is not None:
             return [self._cut_off(self._trouble)]
         found = [

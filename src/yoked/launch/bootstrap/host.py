@@ -21,7 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from yoked.core.fs import write_bytes
+from yoked.core.fs import read_json, write_bytes
+from yoked.core.schema import decode
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.coordinator import (
     Command,
@@ -31,6 +32,7 @@ from yoked.launch.bootstrap.coordinator import (
     Event,
     Finish,
     HeldUp,
+    HostFailed,
     Interrupt,
     Joined,
     RankFailed,
@@ -42,6 +44,7 @@ from yoked.launch.bootstrap.job import Job, read_job
 from yoked.launch.bootstrap.notify import Notifier
 from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome
 from yoked.launch.bootstrap.spawn import LocalRanks
+from yoked.launch.bootstrap.stage import Stage
 from yoked.launch.bootstrap.watch import Told, Watch
 from yoked.streams import outlive_full_disk
 
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
     from yoked.launch.bootstrap.control import Control
 
 OUTCOME_NAME = "outcome.json"
+# Of another host, as a controller saw it (agent/jobs.py).
+FAILED_NAME = "failed.json"
 _POLL_S = 0.2
 
 
@@ -82,6 +87,8 @@ class HostProgram:
         self._coordinator = Coordinator(job, self._now_s())
         self._ranks: LocalRanks | None = None
         self._watch: Watch | None = None
+        self._stage = Stage(job)
+        self._told = False
         self._generation = 0
         self._running = False
         self._control: Control | None = None
@@ -128,12 +135,16 @@ class HostProgram:
 
     def _look(self) -> None:
         """Look at the ranks, if it is time to, and have the other hosts know."""
+        if self._ranks is None:
+            self._look_for_others()
         if self._watch is None or self._ranks is None:
             return
         if self._watch.stacks_asked():
             self._ranks.write_stacks()
         try:
             seen = self._watch.turn(self._ranks, time.monotonic())
+            if seen is not None:
+                self._stage.runs(seen)
         except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run
             traceback.print_exception(problem)
             self._watch = None
@@ -148,6 +159,21 @@ class HostProgram:
         if self._job.ends_held_up and failure is not None:
             self._events.put(HeldUp(self._generation, failure))
             self._ranks.free()
+
+    def _look_for_others(self) -> None:
+        """Note which hosts have not come yet; hear of one that never will."""
+        self._stage.gathers([self._job.nodes[node].host for node in self._coordinator.awaited])
+        content = None if self._told else read_json(self._job.folder / FAILED_NAME)
+        if content is None:
+            return
+        self._told = True
+        try:
+            failure: Failure = decode(Failure, content)
+        except ValueError as problem:
+            # Node 0 then finds out by itself, though later.
+            _say(f"{FAILED_NAME} is not understood: {problem}")
+            return
+        self._events.put(HostFailed(failure))
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, StartGeneration):

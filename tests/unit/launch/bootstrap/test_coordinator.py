@@ -26,6 +26,7 @@ from yoked.launch.bootstrap.coordinator import (
     EndRanks,
     Event,
     Finish,
+    HostFailed,
     Interrupt,
     Joined,
     Left,
@@ -179,6 +180,39 @@ def test_a_host_that_has_not_come_is_waited_for_and_then_named(snapshot: Snapsho
     assert host.decision.failure is not None
     assert host.decision.failure.headline == snapshot
     assert "port 41" in host.decision.failure.fix[0]
+
+
+DIED = Failure(
+    "beta",
+    1,
+    "its launcher was killed by SIGKILL",
+    9.0,
+    kind="HostProgramEnded",
+    cause="launcher-died",
+)
+
+
+@pytest.mark.parametrize("came", [(), (2,)], ids=["nobody came", "gamma came"])
+def test_node_0_ends_the_start_when_it_is_told_that_a_host_never_comes(
+    came: tuple[int, ...],
+) -> None:
+    host = Host()
+    host.on(Joined(), *(Beat(node, Notice()) for node in came))
+
+    host.on(HostFailed(DIED))
+    host.on(*(Beat(node, reported()) for node in came), later_s=0.1)
+
+    assert host.decision == Decision(0, "failed", DIED, again=False)
+    assert not any(isinstance(one, StartGeneration) for one in host.commands)
+
+
+def test_a_host_that_has_not_reached_node_0_ends_too_when_it_is_told() -> None:
+    host = Host(2)
+
+    host.on(HostFailed(DIED))
+
+    assert host.decision == Decision(0, "failed", DIED, again=False)
+    assert isinstance(host.commands[-1], Finish)
 
 
 def test_a_host_that_comes_when_the_others_have_given_up_starts_no_rank() -> None:
