@@ -16,6 +16,7 @@
   failed.json       a controller's word that another host is over, for one that waits for it
   outcome.json      the host program's last act: how the run went, as all hosts agreed
   end.json          the supervisor's: exit status or signal; nothing of the job runs any more
+  room-for-end.json becomes end.json on a disk that is full by then
   logs/, errors/    what the ranks wrote
   work/             a copy of the program's folder
 
@@ -54,6 +55,8 @@ MADE_WITHIN_S = 20.0
 LAUNCHER_ENDED = "HostProgramEnded"
 # Of its last line, in a sentence.
 _SHOWN = 200
+# More than end.json takes.
+_ROOM, _ROOM_BYTES = "room-for-end.json", 4096
 # Less is no room for the files of a job.
 _LEAST_BYTES = 64 << 10
 
@@ -82,6 +85,21 @@ class JobFolder(NamedTuple):
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file such that a reader sees all of it or nothing."""
         write_bytes(self.path / name, json.dumps(content).encode(), durable=False)
+
+    def keep_room(self) -> None:
+        """Set room aside for end.json, which is needed most when the disk is full."""
+        (self.path / _ROOM).write_bytes(bytes(_ROOM_BYTES))
+
+    def write_end(self, content: Mapping[str, Any]) -> None:
+        """Write end.json, on a full disk into the room that was set aside."""
+        try:
+            self.write("end.json", content)
+        except OSError:
+            room = self.path / _ROOM
+            with room.open("r+b") as file:
+                file.write(json.dumps(content).encode())
+                file.truncate()
+            room.rename(self.path / "end.json")
 
     def write_private(self, name: str, text: str) -> None:
         """Write a file that nobody else may read, such as a key."""

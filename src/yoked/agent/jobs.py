@@ -116,7 +116,10 @@ def answer_job_go(call: Call) -> dict[str, Any]:
     _untether(launch_id)
     if not job.was_started:
         said = job.read("end.json").get("error") or _last_words(job)
-        raise JobError(f"run {job.run} did not start: {said}", fix="start it again")
+        raise JobError(
+            f"run {job.run} did not start: {said}",
+            fix="yoked doctor    looks at Python, the disk and the limits of each host",
+        )
     return {"host_program": job.read("supervisor.json")["host_program"]["pid"]}
 
 

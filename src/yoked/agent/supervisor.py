@@ -35,6 +35,8 @@ _WATCH_EVERY_S = 0.2
 # Until a rank has said something: nothing trains yet, and somebody waits for the first line.
 _WATCH_EAGERLY_EVERY_S = 0.05
 _BEAT_EVERY_S = 1.0
+# They are named for whoever looks into it.
+_MOST_SWEPT = 100
 
 
 def supervise(folder: Path) -> int:
@@ -90,6 +92,7 @@ class HostProgram:
 def _begin(job: JobFolder) -> HostProgram | None:
     """Wait for the word, then start the host program; None: there is nothing to watch."""
     _record(job, None)
+    job.keep_room()
     if not _await_go(job):
         job.remove()
         return None
@@ -98,9 +101,7 @@ def _begin(job: JobFolder) -> HostProgram | None:
         child = _start(job)
     except OSError as problem:
         said = f"its launcher cannot be started: {problem.strerror}: {problem.filename}"
-        job.write(
-            "end.json", {"exit_status": 127, "signal": None, "time_s": time.time(), "error": said}
-        )
+        job.write_end({"exit_status": 127, "signal": None, "time_s": time.time(), "error": said})
         return None
     process = ProcessId.of(child.pid)
     _record(job, process)
@@ -188,7 +189,7 @@ def _watch(job: JobFolder, program: HostProgram) -> None:
     finally:
         times.close()
         awake.release()
-    job.write("end.json", {**program.end(), "swept": swept})
+    job.write_end({**program.end(), "swept": swept[:_MOST_SWEPT]})
 
 
 def _beat(job: JobFolder, processes: LaunchProcesses) -> None:

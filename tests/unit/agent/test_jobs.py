@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -511,3 +512,19 @@ def test_only_a_run_that_goes_on_is_told_that_another_host_is_over(
     assert job.read("failed.json") == failure
     agent.call("job_stop", run="try", how="kill")
     assert not tell(job.launch_id)
+
+
+def test_how_it_ended_is_noted_on_a_full_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    job = JobFolder(tmp_path)
+    job.keep_room()
+    monkeypatch.setattr(JobFolder, "write", no_room)
+    ended = {"exit_status": None, "signal": 9, "time_s": 1.0, "swept": list(range(100))}
+
+    job.write_end(ended)
+
+    assert job.read("end.json") == ended
