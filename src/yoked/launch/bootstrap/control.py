@@ -58,6 +58,7 @@ class Control:
         self.store_port: int | None = None
         self._own = Notice()
         self._closing = False
+        self._opened = False
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
         self._seat = _FirstSeat(self) if job.node_rank == 0 else _OtherSeat(self)
@@ -79,7 +80,8 @@ class Control:
         """Send what is unsent and end; a connection that hangs is left behind."""
         self._closing = True
         self.hurry()
-        self._thread.join(timeout_s)
+        # One that still dials node 0 has nothing to send.
+        self._thread.join(timeout_s if self._opened else 0.0)
 
     def hurry(self) -> None:
         """Have the thread look round at once."""
@@ -100,6 +102,7 @@ class Control:
     async def _sit(self) -> None:
         try:
             await self._seat.open()
+            self._opened = True
             await self._talk()
         finally:
             await self._seat.close()
