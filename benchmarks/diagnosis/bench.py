@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from classes import CLASSES, PROGRAMS, FaultClass, class_named  # noqa: E402
+from classes import CLASSES, PROGRAMS, FaultClass, Program, class_named  # noqa: E402
 from stage import Stages  # noqa: E402
 from trial import Trial, run_trial, to_json  # noqa: E402
 
@@ -40,15 +40,20 @@ def trials(options: argparse.Namespace, chosen: Sequence[FaultClass]) -> None:
             for one in chosen:
                 for program in PROGRAMS:
                     if program in one.programs and options.program in (program, "both"):
-                        make(stages, one, Trial(one.name, program, seed), options.results)
+                        make(stages, one, program, seed, options.results)
     finally:
         stages.close()
 
 
-def make(stages: Stages, one: FaultClass, trial: Trial, results: Path) -> None:
-    path = results / f"{one.name}-{trial.program}-{trial.seed:03}.json"
-    if path.exists():
-        return
+def make(stages: Stages, one: FaultClass, program: Program, seed: int, results: Path) -> None:
+    """Make a trial, unless it is there; one that did not come about is begun once more."""
+    path = results / f"{one.name}-{program}-{seed:03}.json"
+    for _ in range(2):
+        if not path.exists():
+            attempt(stages, one, Trial(one.name, program, seed), path)
+
+
+def attempt(stages: Stages, one: FaultClass, trial: Trial, path: Path) -> None:
     own = stages.take()
     run = None
     try:
@@ -78,7 +83,7 @@ def line_of(trial: Trial) -> str:
 def summary(results: Path) -> str:
     """The table of all trials that are there."""
     head = ["fault", "program", "trials", "right host", "right cause", "right rank"]
-    head += ["median, s", "95%, s", "freed, s", "wrong hosts", "else told"]
+    head += ["median, s", "95%, s", "freed, s", "wrong hosts", "else told", "beside"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for one in CLASSES:
         for program in one.programs:
@@ -103,6 +108,7 @@ def row_of(one: FaultClass, program: str, found: Sequence[dict[str, Any]]) -> st
         f"{statistics.median(freed):.1f}" if freed else "-",
         str(sum(each["wrong_hosts"] for each in found)),
         ", ".join(others),
+        str(sum(bool(each["beside"]) for each in found)),
     ]
     return f"| {' | '.join(cells)} |"
 

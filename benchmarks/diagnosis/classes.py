@@ -11,6 +11,9 @@ Clock = Literal["injection", "stamp", "death"]
 # How a verdict names the place: the rank and its host; the host alone; a link, by a host of it.
 Names = Literal["rank", "host", "link"]
 
+# Of a run that gets on. Where it stands they are no verdict, right or wrong: they end nothing, and
+# on a machine that others use they may be so.
+SLOW_CODES = frozenset(("cpu-slow", "data-slow", "link-slow", "packets-lost"))
 # Causes that have two hosts: of a link, or where nothing tells a host from its link.
 OF_TWO_HOSTS = frozenset(
     ("host-gone", "host-unheard", "link-stands", "link-slow", "packets-lost", "cannot-tell")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from classes import SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
+from classes import SLOW_CODES, SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
 from inject import before, inject
 from stage import HOSTS, STAMP, Run, Stage
 
@@ -29,6 +29,8 @@ _LIMIT_S, _LIMIT_TO_END_S, _LIMIT_AFTER_S = 60.0, 180.0, 20.0
 # Slow steps, too, are over by then.
 _SLOW_LIMIT_S = 60.0
 _SLOW_GRACE_S = 1.0
+# What is usual must be known, and steps must take so many times that with the fault.
+_LEAST_WAIT_S, _LEAST_WAIT_SLOW_S, _LEAST_TIMES = 0.5, 4.0, 1.4
 
 
 @dataclass
@@ -50,8 +52,9 @@ class Trial:
 
     began_s: from when the seconds count. told: all causes in their order; the first is the verdict.
     verdict_s: from began_s to the verdict; freed_s: from the verdict until no rank of a surviving
-    host was left; None: that did not happen. steps_s: of a usual step before the fault; steps: that
-    a slowed run took until it was told. trouble: why it is no trial.
+    host was left; None: that did not happen. step_s: of a usual step before the fault; slow_step_s:
+    with it; steps: that a slowed run took until it was told. beside: slow-downs told of a run that
+    stands; before: what was told before the fault. trouble: why it is no trial.
     """
 
     fault: str
@@ -74,7 +77,9 @@ class Trial:
     wrong_hosts: bool = False
     steps: int | None = None
     step_s: float | None = None
+    slow_step_s: float | None = None
     told: list[Told] = field(default_factory=list)
+    beside: list[Told] = field(default_factory=list)
     before: list[Told] = field(default_factory=list)
     outcome: dict[str, Any] = field(default_factory=dict)
     load: list[float] = field(default_factory=list)
@@ -116,7 +121,7 @@ def _break(own: Stage, one: FaultClass, run: Run, trial: Trial, dice: Random) ->
     watch = _Watch(one, run, trial)
     # Ending programs have to be met before their end.
     wait_s = dice.random() * (1.0 if one.name in _STEPS_OF_ENDING else _MOST_WAIT_S)
-    until_s = first_s + max(0.5, wait_s)
+    until_s = first_s + max(_LEAST_WAIT_SLOW_S if one.slows else _LEAST_WAIT_S, wait_s)
     while time.monotonic() < until_s:
         trial.before += watch.look()
         time.sleep(_LOOK_S)
@@ -141,26 +146,38 @@ def _follow(watch: _Watch, run: Run, trial: Trial) -> None:
     assert trial.injected_s is not None
     limit_s = _LIMIT_TO_END_S if trial.fault in _STEPS_OF_ENDING else _LIMIT_S
     while not (watch.over and watch.freed_s is not None):
-        trial.told += watch.look()
+        _sort(trial, watch.look(), slows=False)
         last_s = trial.told[0].at_s if trial.told else trial.injected_s
         if time.time() - last_s > (_LIMIT_AFTER_S if trial.told else limit_s):
             return
         time.sleep(_LOOK_S)
 
 
+def _sort(trial: Trial, new: list[Told], *, slows: bool) -> None:
+    """A verdict, or what is said of slowness beside it."""
+    for told in new:
+        beside = not slows and told.code in SLOW_CODES
+        (trial.beside if beside else trial.told).append(told)
+
+
 def _follow_slowed(watch: _Watch, run: Run, trial: Trial, steps: int) -> None:
     """For SLOW_STEPS of all ranks, and a moment more."""
-    until_s, done_s = time.monotonic() + _SLOW_LIMIT_S, None
+    began_s, done_s = time.monotonic(), None
+    until_s = began_s + _SLOW_LIMIT_S
     while time.monotonic() < until_s:
         taken = min(run.steps(rank) for rank in range(len(HOSTS))) - steps
         if new := watch.look():
-            trial.told += new
+            _sort(trial, new, slows=True)
             trial.steps = taken if trial.steps is None else trial.steps
         if taken > SLOW_STEPS and done_s is None:
             done_s = time.monotonic()
+            trial.slow_step_s = round((done_s - began_s) / taken, 3)
         if done_s is not None and time.monotonic() > done_s + _SLOW_GRACE_S:
-            return
+            break
         time.sleep(_LOOK_S)
+    assert trial.step_s is not None
+    if trial.slow_step_s is not None and trial.slow_step_s < _LEAST_TIMES * trial.step_s:
+        trial.trouble = f"a step took {trial.step_s} s, with the fault {trial.slow_step_s} s"
 
 
 def _began(own: Stage, one: FaultClass, watch: _Watch, trial: Trial) -> float | None:
