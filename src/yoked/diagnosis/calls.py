@@ -14,6 +14,7 @@ from typing import Annotated
 from yoked.core.schema import Constraint
 from yoked.diagnosis.vitals import Count
 
+_MOST_NEW = 2
 _Call = Annotated[str, Constraint("at most 200 characters", lambda text: len(text) <= 200)]
 
 
@@ -75,7 +76,8 @@ def mismatch_of(calls: Mapping[int, Calls], unknown: Iterable[int] = ()) -> Mism
     if number is None:
         if not absent or not calls:
             return None
-        number = min(known.number for known in calls.values())
+        # It may have made more calls before it heard that one does not fit.
+        number = min(_first_new(known) or known.number for known in calls.values())
     said = {rank: call for rank, known in calls.items() if (call := known.call(number))}
     if not said:
         return None
@@ -109,6 +111,17 @@ def _camps(said: Mapping[int, str]) -> list[Sequence[int]]:
     for rank, call in said.items():
         found.setdefault(call, []).append(rank)
     return list(found.values())
+
+
+def _first_new(known: Calls) -> int | None:
+    """The first of its later calls that never followed the one before it; None: there is none.
+
+    One call too few, too many or of another shape makes one or two such pairs. More of them are of
+    a program whose steps have more calls than are known.
+    """
+    half = known.first + len(known.calls) // 2
+    new = [number for number in range(half, known.number + 1) if _is_new(known, number)]
+    return new[0] if 0 < len(new) <= _MOST_NEW else None
 
 
 def _is_new(known: Calls, number: int) -> bool:

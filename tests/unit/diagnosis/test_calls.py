@@ -32,6 +32,7 @@ def blamed(found: Mismatch | None) -> tuple[int, ...] | None:
         pytest.param({0: calls(A), 1: calls(A), 2: calls(C)}, (), (2,), id="one-of-three"),
         pytest.param({0: calls(A)}, (1,), (1,), id="the-other-left-no-word"),
         pytest.param({0: calls(B)}, (1,), (0,), id="the-one-that-is-left-left-one-out"),
+        pytest.param({0: calls(B, A)}, (1,), (0,), id="it-left-one-out-and-went-on"),
         pytest.param({0: calls(A), 2: calls(A)}, (1,), (1,), id="two-agree-one-left-no-word"),
         pytest.param({0: calls(C), 2: calls(C)}, (1,), (1,), id="two-agree-on-something-new"),
         pytest.param({}, (0, 1), None, id="nothing-is-known"),
