@@ -111,7 +111,7 @@ def test_equal_stacks_are_shown_once_with_the_innermost_line_last() -> None:
     assert lines == [
         "ranks 0 and 2, at this line for 12.0 s:",
         *waits,
-        "rank 1 on beta, is stopped (state T), as it was 8.00 s ago:",
+        "rank 1 on beta, stopped (state T), as it was 8.00 s ago:",
         *waits,
         "rank 0 on alpha, thread loader:",
         '  File "/home/me/data.py", line 7, in load\\x1b[2J',

@@ -10,10 +10,10 @@ from yoked.text import one_line
 from yoked.units import format_duration, listed
 
 _STATES = {
-    "D": "waits for a disk or a mount",
-    "T": "is stopped",
-    "t": "stands in a debugger",
-    "Z": "has ended",
+    "D": "waiting for a disk or a mount",
+    "T": "stopped",
+    "t": "in a debugger",
+    "Z": "ended",
 }
 # It runs the program in each rank.
 _STARTER = "yoked/launch/bootstrap/rank.py"
