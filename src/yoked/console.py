@@ -17,7 +17,7 @@ from yoked.units import format_bytes, format_count, format_duration
 
 _REDRAW_S = 0.1
 # In a log or a pipe, in which each line stays.
-_LINE_EVERY_S = 30.0
+_LINE_EVERY_S = 15.0
 
 
 def stderr_console() -> Console:
@@ -80,7 +80,7 @@ class LiveLine:
 class StageProgress:
     """One line that follows long work: stage, amount, rate and time left.
 
-    Where nobody sees a `LiveLine`, a line of its own every 30 s. `update` may be called as often
+    Where nobody sees a `LiveLine`, a line of its own every 15 s. `update` may be called as often
     as one likes.
     """
 

@@ -71,7 +71,7 @@ class Stage:
         Ctrl-C does not wait, as with `leave` of `core.parallel.at_once`.
         """
         left = dict(hosts)
-        self.waits_for(lambda: list(left), what)
+        self.waits_for(lambda: list(left) or list(hosts), what)
 
         def act_on(host: str) -> U:
             done = act(hosts[host])
@@ -105,7 +105,11 @@ class Launch:
 
     def look(self) -> bool:
         """Look once, and tell the others of a host that is over; whether there is one."""
-        record = self._ask()
+        try:
+            record = self._ask()
+        except (YokedError, RemoteBug):
+            # Hosts that are cut off come back, or whoever follows the output tells.
+            return False
         self.over = self.over or has_begun(record)
         self.line = line_of(record)
         failure = failed_alone(record)
@@ -123,9 +127,7 @@ class Launch:
             while not self.over:
                 if left.wait(LOOK_EVERY_S if time.monotonic() < rarely_s else LOOK_RARELY_S):
                     return
-                # Hosts that are cut off come back, or whoever follows the output tells.
-                with contextlib.suppress(YokedError):
-                    self.look()
+                self.look()
 
         with _beside(look):
             yield

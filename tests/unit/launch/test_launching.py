@@ -195,3 +195,13 @@ def test_a_line_is_drawn_again_and_again_and_taken_away_at_the_end() -> None:
 
     assert drawn[:3] == [LiveText.of(f"look {number}") for number in range(3)]
     assert drawn[-1] == LiveText()
+
+
+def test_hosts_that_give_no_answer_are_no_death() -> None:
+    def ask() -> Record:
+        raise HostError("pi: cable cut")
+
+    launch = Launch(ask, dict)
+
+    assert not launch.look()
+    assert not launch.over
