@@ -13,13 +13,12 @@ from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.outcome import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
 from yoked.launch.launching import Launch, drawing, saying
-from yoked.launch.registry import Record, ask_state, joined
+from yoked.launch.registry import Record, ask_state, headline, joined
 from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Connections
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
-from yoked.units import listed
 
 # Hosts end within seconds of each other, but for one whose cores are crowded.
 END_WITHIN_S = 60.0
@@ -154,22 +153,6 @@ _BECAME = {
 }
 
 
-def headline(failure: Mapping[str, Any]) -> str:
-    """Where and what: the first cause in one line or two."""
-    rank, host = failure.get("rank"), failure.get("host", "")
-    where = host if rank is None else f"rank {rank} on {host}"
-    return f"{where}: {failure.get('what', '')}"
-
-
-def held_up_line(record: Record) -> str | None:
-    """The root of what holds a run up, in a line; None: nothing does, as far as can be told."""
-    if not record.held_up:
-        return None
-    root = record.held_up[0]
-    where = {"host": listed(root["hosts"]), "rank": root.get("rank"), "what": root["what"]}
-    return headline(where)
-
-
 def follow_job(
     clients: Mapping[str, AgentClient],
     run: str,
@@ -236,7 +219,7 @@ class _Viewer:
         self._launch_id = None if record is None else record.launch_id
         self.record = record or self._look()
         self._launch_id = self.record.launch_id
-        self.launch = Launch(self._look, lambda: self._clients)
+        self.launch = Launch(self._look, lambda: self._clients, output.note)
 
     def show_rank_0(self, tail_lines: int | None) -> None:
         """Show the output of rank 0 to its end, or until the run is known to be over."""

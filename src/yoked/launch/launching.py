@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from yoked.agent.jobfolder import ACTIVE
 from yoked.core.parallel import at_once, map_hosts
+from yoked.diagnosis.cause import SLOW
 from yoked.errors import YokedError
 from yoked.launch.registry import Record
 from yoked.liveline import LiveText
@@ -92,13 +93,18 @@ class Stage:
 class Launch:
     """A run that may not have begun on all hosts.
 
-    ask: what the hosts tell of it now. clients: the hosts that can be told.
+    ask: what the hosts tell of it now. clients: the hosts that can be told. note: says a line, from
+    another thread.
     """
 
     def __init__(
-        self, ask: Callable[[], Record], clients: Callable[[], Mapping[str, AgentClient]]
+        self,
+        ask: Callable[[], Record],
+        clients: Callable[[], Mapping[str, AgentClient]],
+        note: Callable[[str], None],
     ) -> None:
-        self._ask, self._clients = ask, clients
+        self._ask, self._clients, self._note = ask, clients, note
+        self._held_up: tuple[object, ...] | None = None
         self._told: set[str] = set()
         self.line = LiveText()
         self.over = False
@@ -112,6 +118,7 @@ class Launch:
             return False
         self.over = self.over or has_begun(record)
         self.line = line_of(record)
+        self._say_held_up(record)
         failure = failed_alone(record)
         if failure is None:
             return False
@@ -120,17 +127,31 @@ class Launch:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """Look again and again meanwhile, until it has begun or is over."""
+        """Look again and again meanwhile: until it has begun, then for what holds it up."""
 
         def look(left: threading.Event) -> None:
             rarely_s = time.monotonic() + _MEET_WITHIN_S
-            while not self.over:
-                if left.wait(LOOK_EVERY_S if time.monotonic() < rarely_s else LOOK_RARELY_S):
+            while True:
+                often = not self.over and time.monotonic() < rarely_s
+                if left.wait(LOOK_EVERY_S if often else LOOK_RARELY_S):
                     return
                 self.look()
 
         with _beside(look):
             yield
+
+    def _say_held_up(self, record: Record) -> None:
+        """Say what holds it up when that changes, and when it has passed."""
+        root = record.held_up[0] if record.held_up else None
+        key = None if root is None else (root["cause"], root.get("rank"), *root["hosts"])
+        if key == self._held_up:
+            return
+        if key is not None:
+            word = "slow" if key[0] in SLOW else "held up"
+            self._note(f"{word}: {record.held_up_line}")
+        elif record.active:
+            self._note("it gets on again")
+        self._held_up = key
 
     def _tell(self, record: Record, failure: Mapping[str, Any]) -> None:
         """Have the hosts on which the run goes on end it, for this reason."""

@@ -18,6 +18,7 @@ from yoked.core.parallel import map_hosts
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.launch.bootstrap.outcome import HOST_LOST
 from yoked.remote.client import DEADLINE_S, AgentClient
+from yoked.units import listed
 
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
@@ -128,6 +129,15 @@ class Record:
         return list(found.values())
 
     @property
+    def held_up_line(self) -> str | None:
+        """The root of what holds it up, in a line; None: nothing does, as far as can be told."""
+        if not self.held_up:
+            return None
+        root = self.held_up[0]
+        where = {"host": listed(root["hosts"]), "rank": root.get("rank"), "what": root["what"]}
+        return headline(where)
+
+    @property
     def progress(self) -> Mapping[str, Any] | None:
         """Step and loss, where the program is ours and has written some."""
         return next((told["progress"] for told in self._by_node() if told["progress"]), None)
@@ -160,6 +170,13 @@ class Record:
     @property
     def _first(self) -> Mapping[str, Any]:
         return self._by_node()[0]
+
+
+def headline(failure: Mapping[str, Any]) -> str:
+    """Where and what: the first cause in one line or two."""
+    rank, host = failure.get("rank"), failure.get("host", "")
+    where = host if rank is None else f"rank {rank} on {host}"
+    return f"{where}: {failure.get('what', '')}"
 
 
 def collect(

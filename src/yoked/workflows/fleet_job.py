@@ -87,7 +87,7 @@ def run_job(
                 return
             stage.doing("waiting for the doctor's quick form")
             handle = RunHandle.of(started, reconnecting(fleet))
-            launch = Launch(handle.look, lambda: handle.clients)
+            launch = Launch(handle.look, lambda: handle.clients, view.note)
             # What came to grief is told at once, as the end of the run.
             preflight.require_health(view.note, unless=launch.look)
 

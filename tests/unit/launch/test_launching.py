@@ -130,7 +130,7 @@ def test_the_others_are_told_once_and_stopped_where_they_cannot_be_told() -> Non
         "nuc": told(2, gathers("i9")),
     }
     agents: Any = {name: Agent(name) for name in hosts}
-    launch = Launch(lambda: Record("r", "id", hosts), lambda: agents)
+    launch = Launch(lambda: Record("r", "id", hosts), lambda: agents, print)
 
     assert [launch.look(), launch.look()] == [True, True]
     assert sorted(calls) == [("i9", "job_failed"), ("nuc", "job_failed"), ("nuc", "job_stop")]
@@ -201,7 +201,29 @@ def test_hosts_that_give_no_answer_are_no_death() -> None:
     def ask() -> Record:
         raise HostError("pi: cable cut")
 
-    launch = Launch(ask, dict)
+    launch = Launch(ask, dict, print)
 
     assert not launch.look()
     assert not launch.over
+
+
+def test_what_holds_a_run_up_is_said_once_and_when_it_has_passed() -> None:
+    cause = {"cause": "rank-stopped", "hosts": ["pi"], "rank": 1, "what": "its process was stopped"}
+    slow = {**cause, "cause": "cpu-slow", "what": "it waits for a core"}
+    said: list[str] = []
+    seen: list[Any] = [[], [cause], [{**cause, "since_s": 9}], [], [slow]]
+    looks = iter(seen)
+
+    def ask() -> Record:
+        held_up = {"diagnosis": {"causes": next(looks)}}
+        return Record("r", "id", {"i9": told(0, runs("training", begun=True), **held_up)})
+
+    launch = Launch(ask, dict, said.append)
+    for _ in seen:
+        launch.look()
+
+    assert said == [
+        "held up: rank 1 on pi: its process was stopped",
+        "it gets on again",
+        "slow: rank 1 on pi: it waits for a core",
+    ]

@@ -9,8 +9,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
-from yoked.launch.attach import JobEnd, headline
-from yoked.launch.registry import Record, join, newest_starts, pick
+from yoked.launch.attach import JobEnd
+from yoked.launch.registry import Record, headline, join, newest_starts, pick
 
 NODES = [{"host": "i9", "address": "10.0.0.1", "ranks": 2}, {"host": "pi", "ranks": 3}]
 

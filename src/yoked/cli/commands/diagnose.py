@@ -15,10 +15,9 @@ from yoked.diagnosis.cause import SLOW
 from yoked.diagnosis.stacks import RankStacks
 from yoked.errors import JobError, UsageError
 from yoked.fleet.file import open_fleet
-from yoked.launch.attach import headline
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts
-from yoked.launch.registry import Record
+from yoked.launch.registry import Record, headline
 from yoked.units import listed
 
 

@@ -16,10 +16,9 @@ from yoked.agent.jobstatus import training_progress
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.fleet.file import open_fleet
-from yoked.launch.attach import headline, held_up_line
 from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.launch.listing import MOST_JSON_BYTES
-from yoked.launch.registry import Record, newest_starts
+from yoked.launch.registry import Record, headline, newest_starts
 from yoked.runs import list_runs
 from yoked.table import table
 from yoked.units import format_duration, plural
@@ -103,7 +102,7 @@ def _describe(record: Record) -> dict[str, Any]:
         "step": progress.get("step"),
         "loss": progress.get("loss"),
         "failure": None if record.active else record.failure,
-        "held_up": held_up_line(record),
+        "held_up": record.held_up_line,
         "refused": record.refused,
         "dir": record.run_dir,
         "folders": {host: told["folder"] for host, told in record.hosts.items()},
