@@ -37,8 +37,11 @@ def test_in_a_pipe_long_work_says_now_and_then_how_far_it_is(
 
     lines = stream.getvalue().splitlines()
     assert [line.partition(",")[0] for line in lines] == [
+        "fetching wheel 0: 14 B of 100 B",
         "fetching wheel 1: 29 B of 100 B",
+        "fetching wheel 0: 44 B of 100 B",
         "fetching wheel 1: 59 B of 100 B",
+        "fetching wheel 0: 74 B of 100 B",
         "fetching wheel 1: 89 B of 100 B",
     ]
 
