@@ -96,7 +96,8 @@ class Watch:
             cause=root.code,
             found=True,
             what=words.what,
-            fix=words.fix,
+            # A rank that ends with the run need not be continued.
+            fix=() if root.code == "rank-stopped" else words.fix,
             time_s=time.time(),
         )
 
