@@ -14,7 +14,7 @@ from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.fleet.model import HERE
 from yoked.launch.hosts import reach_hosts
-from yoked.launch.registry import Record
+from yoked.launch.registry import Record, headline
 
 
 def command(
@@ -80,7 +80,18 @@ def command(
             output.text(text)
         if json_output:
             output.result({"run": record.name, "lines": told}, verdict="")
+        elif verdict := _verdict(hosts.run(run).record if follow else record):
+            output.note(verdict)
     return 0
+
+
+def _verdict(record: Record) -> str | None:
+    """What the output itself may not say: why the run failed, or does not get on."""
+    if record.held_up_line is not None:
+        return f"run {record.name} is held up: {record.held_up_line}"
+    if record.active or record.failure is None:
+        return None
+    return f"run {record.name} failed: {headline(record.failure)}"
 
 
 def _lines(host: str, content: dict[str, Any], text: str) -> list[dict[str, object]]:
