@@ -25,7 +25,7 @@ _STEPS_OF_ENDING = {"skipped-equal": 60, "disk-full": 60}
 _LOOK_S = 0.02
 # Without a verdict, or until a program has come to its end; and after a verdict, until the run must
 # have ended.
-_LIMIT_S, _LIMIT_TO_END_S, _LIMIT_AFTER_S = 60.0, 180.0, 20.0
+_LIMIT_S, _LIMIT_TO_END_S, _LIMIT_AFTER_S = 60.0, 180.0, 45.0
 # Slow steps, too, are over by then.
 _SLOW_LIMIT_S = 60.0
 _SLOW_GRACE_S = 1.0
