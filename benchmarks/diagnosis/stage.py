@@ -89,6 +89,7 @@ class Stage:
 
     lab: Lab
     folder: Path
+    trials: int = 0
     helpers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -97,7 +98,8 @@ class Stage:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(SOURCES),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            # Each trial has ssh connections of its own: a fault may have left one hanging.
+            "XDG_RUNTIME_DIR": str(self.folder / f"run{self.trials}"),
         }
 
     def host(self, name: str) -> LabHost:
@@ -105,6 +107,8 @@ class Stage:
 
     def prepare(self, program: Program) -> None:
         """What a program needs on the hosts to do its acts, for this trial alone."""
+        self.trials += 1
+        (self.folder / f"run{self.trials}").mkdir(mode=0o700)
         site = next(path for path in sys.path if path.endswith("site-packages"))
         hook = f"{site}/bench_in_trainer.pth"
         for name in HOSTS:
@@ -185,10 +189,11 @@ class Stage:
                 group.thaw()
                 if group.can("memory"):
                     group.set_memory(None)
-            end_all(self.host(name))
+            self.host(name).tool(["nft", "flush", "ruleset"])
+        # First, so that what is ended can say so to those that it is connected to.
         faults.heal(self.lab)
         for name in HOSTS:
-            self.host(name).tool(["nft", "flush", "ruleset"])
+            end_all(self.host(name))
             if run is not None:
                 shutil.rmtree(run.folders[name], ignore_errors=True)
 
@@ -216,7 +221,6 @@ def stage() -> Iterator[Stage]:
         Lab.up(load("two-hosts-1gbe"), name=f"d-{secrets.token_hex(3)}", tethered=True) as lab,
     ):
         own = Stage(lab, Path(folder))
-        (own.folder / "run").mkdir(mode=0o700)
         shutil.copytree(HERE / "program", own.folder / "program")
         try:
             yield own
