@@ -175,7 +175,8 @@ def _mismatch(history: RunHistory, waits: Mapping[int, Wait]) -> Cause | None:
         return None
     rank = found.ranks[0]
     longest = max(wait.age_s for wait in waits.values())
-    return Cause("collective-mismatch", (history.node_of(rank),), longest, "likely", rank=rank,
+    certainty = _sure(longest, _LOCKED_SURE_S) if len(calls) == len(history.ranks) else "likely"
+    return Cause("collective-mismatch", (history.node_of(rank),), longest, certainty, rank=rank,
                  params={"ranks": list(found.ranks), "said": found.words})  # fmt: skip
 
 

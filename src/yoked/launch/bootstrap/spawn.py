@@ -40,6 +40,8 @@ from yoked.ranks.freeing import ADDRESSES_VARIABLE
 MEETING_FILE = "YOKED_MEETING_FILE"
 _RANK_PROGRAM = "yoked.launch.bootstrap.rank"
 _STORE_PROGRAM = "yoked.ranks.store"
+# From the wish to end ranks to SIGTERM.
+_WORD_S = 0.25
 # A process that the kernel ends for want of memory may take so long to be gone.
 _OOM_S = 10.0
 
@@ -77,7 +79,7 @@ class LocalRanks:
         self._oom_kills, self._oom_s = oom_kills(), float("-inf")
         self._interrupted = False
         self._ended_s: float | None = None
-        self._kill_at_s = float("inf")
+        self._end_at_s = self._kill_at_s = float("inf")
         self.store_port = store_port
         job.launch_dir(generation).mkdir(parents=True, exist_ok=True)
         try:
@@ -91,8 +93,14 @@ class LocalRanks:
 
     @property
     def over(self) -> bool:
-        """Whether no rank is left; kills those that were told to end and did not."""
+        """Whether no rank is left; terminates and kills those that are to end, when it is time."""
         self._note_deaths()
+        if time.monotonic() > self._end_at_s and self._ended_s is None:
+            self._ended_s = time.time()
+            self._kill_at_s = time.monotonic() + GRACE_S
+            self._signal_groups(signal.SIGTERM)
+            # One that is stopped would hear of it no sooner.
+            self._signal_groups(signal.SIGCONT)
         if time.monotonic() > self._kill_at_s:
             self._signal_groups(signal.SIGKILL)
         return not self._running
@@ -143,15 +151,11 @@ class LocalRanks:
                 process.send_signal(signal.SIGINT)
 
     def end(self) -> None:
-        """Terminate all ranks, with what they started; what is left after GRACE_S is killed."""
-        if self._ended_s is None:
-            # Those that are gone already were not ended by us.
-            self._note_deaths()
-            self._ended_s = time.time()
-            self._kill_at_s = time.monotonic() + GRACE_S
-            self._signal_groups(signal.SIGTERM)
-            # One that is stopped would hear of it no sooner.
-            self._signal_groups(signal.SIGCONT)
+        """Terminate all ranks, with what they started; what is left after GRACE_S is killed.
+
+        They have a moment to fail by themselves: those that lost a peer leave word of their calls.
+        """
+        self._end_at_s = min(self._end_at_s, time.monotonic() + _WORD_S)
 
     def close(self) -> None:
         """End the store, once the ranks of no host need it any more."""
