@@ -59,7 +59,7 @@ class Desk:
         write("unprobed.toml", '[fleet]\nname = "unprobed"\n\n[[host]]\nname = "."\n')
         self.must(f"yoked train --run night {TRAIN.removesuffix(' --dry-run')}")
         told = json.loads(self.must(f"yoked lab up two-hosts-1gbe --name {LAB} --json"))
-        self.fleet = told["fleet"]
+        self.fleet = told["fleet"].replace("FOLDER", str(self.folder))
 
     def _write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
@@ -135,7 +135,8 @@ def mistaken(desk: Desk, mistake: Mistake) -> Iterator[dict[str, Any]]:
     status, said, took_s = desk.type(line)
     fixes = "\n".join(_fixes(said.splitlines()))
     flaws = [] if status in (1, 2) else [f"status {status}"]
-    if mistake.fix.format(fleet=desk.fleet, lab=LAB) not in fixes or not fixes:
+    fix = mistake.fix.format(fleet=desk.fleet, lab=LAB).replace(str(desk.folder), "FOLDER")
+    if fix not in fixes or not fixes:
         flaws.append(f"no fix with {mistake.fix!r}")
     yield row(line, status, said, took_s, flaws)
     for after in mistake.then:
