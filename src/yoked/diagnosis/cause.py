@@ -25,6 +25,10 @@ Code = Literal[
 SLOW: tuple[Code, ...] = ("cpu-slow", "data-slow", "link-slow", "packets-lost")
 Certainty = Literal["sure", "likely"]
 
+# What to do, said of a run that stands and of one that ended.
+SAME_CALLS = "have all ranks make the same calls, with tensors of one shape"
+SAME_STEPS = "give each rank the same number of steps"
+
 
 @dataclass(frozen=True)
 class Cause:

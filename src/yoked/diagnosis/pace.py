@@ -7,11 +7,12 @@ sched-stats.rst (schedstat).
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 from yoked.diagnosis.activity import PATIENT, activity_of
 from yoked.diagnosis.history import LinkPace, Pace, RankPace, RunHistory
-from yoked.diagnosis.vitals import LinkVitals, RankVitals, Recorded, Vitals
+from yoked.diagnosis.vitals import RankVitals, Recorded, Vitals
 
 # What is looked back at: long enough for a few looks, and for a few steps.
 _WINDOW_S, _WINDOW_STEPS = 3.0, 4.0
@@ -48,10 +49,14 @@ def learn(history: RunHistory) -> None:
 
 def is_slow(history: RunHistory) -> bool:
     """Whether steps take longer now than usual, by much."""
-    now, usual = pace_of(history, window_s(history)), history.usual
+    return times_slower(history.usual, pace_of(history, window_s(history))) is not None
+
+
+def times_slower(usual: Pace | None, now: Pace | None) -> float | None:
+    """By what a step takes longer than usual; None: by little, or too little is known."""
     if now is None or usual is None or now.step_s is None or usual.step_s is None:
-        return False
-    return now.step_s >= SLOWER * usual.step_s
+        return None
+    return now.step_s / usual.step_s if now.step_s >= SLOWER * usual.step_s else None
 
 
 def pace_of(history: RunHistory, span_s: float) -> Pace | None:
@@ -124,11 +129,6 @@ def _link_paces(
                 (link.sent_bytes - then.sent_bytes) / took_s,
                 (link.retransmitted - then.retransmitted) / sent,
                 sum(each.unsent_bytes > 0 for each in seen) / len(seen),
-                _median_rtt_s(seen),
+                statistics.median_high(each.rtt_s for each in seen),
             ),
         )
-
-
-def _median_rtt_s(seen: list[LinkVitals]) -> float:
-    ordered = sorted(each.rtt_s for each in seen)
-    return ordered[len(ordered) // 2]

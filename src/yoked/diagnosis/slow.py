@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
-from yoked.diagnosis.pace import SLOWER, pace_of, window_s
+from yoked.diagnosis.pace import pace_of, times_slower, window_s
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
@@ -20,11 +20,10 @@ _LOADING = 0.3
 def slow_downs(history: RunHistory) -> Iterator[Cause]:
     """Why steps take longer than usual; nothing where they do not, or nothing explains it."""
     usual, now = history.usual, pace_of(history, window_s(history))
-    if usual is None or now is None or usual.step_s is None or now.step_s is None:
+    times = times_slower(usual, now)
+    if usual is None or now is None or usual.step_s is None or times is None:
         return
-    if now.step_s < SLOWER * usual.step_s:
-        return
-    times = now.step_s / usual.step_s
+    longer_s = (times - 1) * usual.step_s
     grew = {
         # Of several threads each does a part of it.
         rank: (pace.own_s - usual.ranks[rank].own_s) / max(1.0, _cores(usual, rank))
@@ -32,7 +31,7 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
         if rank in usual.ranks
     }
     rank = max(grew, key=lambda each: grew[each], default=None)
-    if rank is not None and grew[rank] >= _EXPLAINS * (now.step_s - usual.step_s):
+    if rank is not None and grew[rank] >= _EXPLAINS * longer_s:
         yield _slow_rank(history, rank, usual, now, times)
         return
     loads = [each for each, pace in now.ranks.items() if pace.loading >= _LOADING]
@@ -41,17 +40,20 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
         yield Cause("data-slow", (history.node_of(loads[0]),), window_s(history), "likely",
                     rank=loads[0], params=params)  # fmt: skip
         return
-    yield from slow_links(history, times)
+    yield from _slow_links(history, usual, now, times)
 
 
-def slow_links(history: RunHistory, times: float | None = None) -> Iterator[Cause]:
-    """Links that carry less than usual, though there is something to carry.
-
-    times: by which a step takes longer; None: no step has ended since.
-    """
+def slow_links(history: RunHistory) -> Iterator[Cause]:
+    """Links that carry less than usual, though there is something to carry."""
     usual, now = history.usual, pace_of(history, window_s(history))
-    if usual is None or now is None:
-        return
+    if usual is not None and now is not None:
+        yield from _slow_links(history, usual, now, None)
+
+
+def _slow_links(
+    history: RunHistory, usual: Pace, now: Pace, times: float | None
+) -> Iterator[Cause]:
+    """times: by which a step takes longer; None: no step has ended since."""
     found: list[tuple[float, Cause]] = []
     for (node, other), link in now.links.items():
         before = usual.links.get((node, other))

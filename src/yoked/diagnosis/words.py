@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from yoked.diagnosis.cause import Cause, Code
+from yoked.diagnosis.cause import SAME_CALLS, SAME_STEPS, Cause, Code
 from yoked.text import one_line
 from yoked.units import format_duration
-
-SAME_CALLS = "have all ranks make the same calls, with tensors of one shape"
 
 
 class Words(NamedTuple):
@@ -111,7 +109,7 @@ def _early(cause: Cause, hosts: Sequence[str]) -> Words:
         f"{cause.params['waiting']} waits for it in {one_line(str(cause.params['what']))}: its "
         "data ran out sooner, or it left out a collective"
     )
-    return Words(what, ("give each rank the same number of steps",))
+    return Words(what, (SAME_STEPS,))
 
 
 def _mismatch(cause: Cause, hosts: Sequence[str]) -> Words:

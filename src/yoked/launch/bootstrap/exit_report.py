@@ -20,6 +20,7 @@ from yoked.core.fs import read_tail
 from yoked.core.schema import decode
 from yoked.diagnosis.activity import own_frame
 from yoked.diagnosis.calls import Calls
+from yoked.diagnosis.cause import SAME_CALLS, SAME_STEPS
 from yoked.diagnosis.endings import EndCode, cause_of_end
 from yoked.diagnosis.vitals import Frame
 from yoked.launch.bootstrap.job import Job
@@ -42,8 +43,8 @@ _STRANGER = (
 _FIXES: Mapping[EndCode, tuple[str, ...]] = {
     "out-of-memory": ("a smaller batch, or fewer ranks on that host, takes less memory",),
     "disk-full": ("make room there, or choose another folder for the run: df -h",),
-    "data-ran-out": ("give each rank the same number of steps",),
-    "collective-mismatch": ("have all ranks make the same calls, with tensors of one shape",),
+    "data-ran-out": (SAME_STEPS,),
+    "collective-mismatch": (SAME_CALLS,),
 }
 _NO_ROOM_BYTES = 1 << 20
 # As faulthandler writes it.

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from yoked.core.schema import Constraint
 from yoked.diagnosis.calls import Calls, mismatch_of
+from yoked.diagnosis.cause import SAME_CALLS, SAME_STEPS
 from yoked.errors import MeetingError
 
 Status = Literal["finished", "failed", "stopped", "interrupted"]
@@ -187,7 +188,7 @@ def _mismatched(failures: Sequence[Failure]) -> Failure:
         what=found.words,
         signal=None,
         kind=None,
-        fix=("have all ranks make the same calls, with tensors of one shape",),
+        fix=(SAME_CALLS,),
     )
 
 
@@ -230,7 +231,7 @@ def ended_early(host: str, node: int, rank: int, time_s: float) -> Failure:
         exit_code=0,
         what="ended with status 0 while the others went on: its data ran out sooner, or it left "
         "out a collective",
-        fix=("give each rank the same number of steps",),
+        fix=(SAME_STEPS,),
         time_s=time_s,
     )
 
