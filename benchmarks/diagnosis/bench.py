@@ -1,10 +1,11 @@
 """Why a run stands, told by its hosts: 19 classes of faults at random moments, and what was said.
 
-usage: bench.py [--classes a,b] [--trials 10] [--seed 1] [--program trainer|ddp|both] [--summary]
+usage: bench.py [--classes a,b] [--trials 10] [--seed 1] [--program turn|trainer|ddp|both]
+                [--results FOLDER] [--summary]
 
 A trial starts a run on two hosts of a lab under `--on-fault stop`, breaks something at a random
 moment, and reads what the hosts say. Each has a file in results/; one that is there is not made
-again. --summary prints the table of all that are there. As root.
+again. turn: one of the two programs a seed. --summary prints the table of all that are there. As root.
 """
 
 from __future__ import annotations
@@ -38,11 +39,17 @@ def trials(options: argparse.Namespace, chosen: Sequence[FaultClass]) -> None:
     try:
         for seed in range(options.seed, options.seed + options.trials):
             for one in chosen:
-                for program in PROGRAMS:
-                    if program in one.programs and options.program in (program, "both"):
-                        make(stages, one, program, seed, options.results)
+                for program in programs_of(one, seed, options.program):
+                    make(stages, one, program, seed, options.results)
     finally:
         stages.close()
+
+
+def programs_of(one: FaultClass, seed: int, chosen: str) -> Sequence[Program]:
+    """turn: one program a seed, each in its turn."""
+    if chosen == "turn":
+        return [one.programs[seed % len(one.programs)]]
+    return [each for each in one.programs if chosen in (each, "both")]
 
 
 def make(stages: Stages, one: FaultClass, program: Program, seed: int, results: Path) -> None:
@@ -72,7 +79,8 @@ def line_of(trial: Trial) -> str:
     fine = trial.right_host and trial.right_code and trial.right_rank and not trial.wrong_hosts
     rank = "" if trial.told_rank is None else f" rank {trial.told_rank}"
     said = f"{trial.code or 'nothing'} on {','.join(trial.told_hosts)}{rank} {trial.certainty}"
-    times = f"{trial.verdict_s} s, freed {trial.freed_s} s, took {trial.took_s} s"
+    times = f"{trial.verdict_s} s, sure {trial.sure_s} s, freed {trial.freed_s} s"
+    times += f", took {trial.took_s} s"
     line = f"{'fine' if fine else 'MISS'} {trial.fault} {trial.program} {trial.seed} "
     line += f"({trial.host}: {trial.done}): {said}, {times}, load {trial.load}"
     for told in trial.told[1:]:
@@ -83,7 +91,7 @@ def line_of(trial: Trial) -> str:
 def summary(results: Path) -> str:
     """The table of all trials that are there."""
     head = ["fault", "program", "trials", "right host", "right cause", "right rank"]
-    head += ["median, s", "95%, s", "freed, s", "wrong hosts", "else told", "beside"]
+    head += ["median, s", "95%, s", "sure, s", "freed, s", "wrong hosts", "else told", "beside"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for one in CLASSES:
         for program in one.programs:
@@ -95,6 +103,7 @@ def summary(results: Path) -> str:
 
 def row_of(one: FaultClass, program: str, found: Sequence[dict[str, Any]]) -> str:
     seconds = sorted(each["verdict_s"] for each in found if each["verdict_s"] is not None)
+    sure = [each["sure_s"] for each in found if each["sure_s"] is not None]
     freed = [each["freed_s"] for each in found if each["freed_s"] is not None]
     others = sorted({each["code"] or "nothing" for each in found if not each["right_code"]})
     cells = [
@@ -105,7 +114,8 @@ def row_of(one: FaultClass, program: str, found: Sequence[dict[str, Any]]) -> st
         str(sum(each["right_rank"] for each in found)),
         f"{statistics.median(seconds):.1f}" if seconds else "-",
         f"{percentile(seconds, 0.95):.1f}" if seconds else "-",
-        f"{statistics.median(freed):.1f}" if freed else "-",
+        f"{statistics.median(sure):.1f}" if sure else "-",
+        f"{max(freed):.2f}" if freed else "-",
         str(sum(each["wrong_hosts"] for each in found)),
         ", ".join(others),
         str(sum(bool(each["beside"]) for each in found)),
@@ -123,7 +133,7 @@ def main() -> int:
     parser.add_argument("--classes", default=",".join(each.name for each in CLASSES))
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--program", choices=(*PROGRAMS, "both"), default="both")
+    parser.add_argument("--program", choices=("turn", *PROGRAMS, "both"), default="turn")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()

@@ -51,9 +51,9 @@ class Trial:
     """What came of it. Times since the epoch, all of one machine's clock.
 
     began_s: from when the seconds count. told: all causes in their order; the first is the verdict.
-    verdict_s: from began_s to the verdict; freed_s: from the verdict until no rank of a surviving
-    host was left; None: that did not happen. step_s: of a usual step before the fault; slow_step_s:
-    with it; steps: that a slowed run took until it was told. beside: slow-downs told of a run that
+    verdict_s: from began_s to the verdict; sure_s: to the first word that is sure, upon which the
+    run ends; freed_s: from that one until the ranks that the fault held up were gone; None: that
+    did not happen. step_s: of a usual step before the fault; slow_step_s: with it; steps: that a slowed run took until it was told. beside: slow-downs told of a run that
     stands; before: what was told before the fault. trouble: why it is no trial.
     """
 
@@ -66,6 +66,7 @@ class Trial:
     injected_s: float | None = None
     began_s: float | None = None
     verdict_s: float | None = None
+    sure_s: float | None = None
     freed_s: float | None = None
     code: str = ""
     told_hosts: list[str] = field(default_factory=list)
@@ -137,8 +138,11 @@ def _break(own: Stage, one: FaultClass, run: Run, trial: Trial, dice: Random) ->
     else:
         _follow(watch, run, trial)
     trial.began_s = _began(own, one, watch, trial)
-    if trial.told and watch.freed_s is not None:
-        trial.freed_s = round(watch.freed_s - trial.told[0].at_s, 2)
+    sure_at_s = min((each.at_s for each in trial.told if each.certainty != "likely"), default=None)
+    if sure_at_s is not None and trial.began_s is not None:
+        trial.sure_s = round(sure_at_s - trial.began_s, 2)
+        if watch.freed_s is not None:
+            trial.freed_s = round(watch.freed_s - sure_at_s, 2)
 
 
 def _follow(watch: _Watch, run: Run, trial: Trial) -> None:
@@ -195,7 +199,7 @@ class _Watch:
     """Looks at what the surviving hosts say, and at their ranks."""
 
     def __init__(self, one: FaultClass, run: Run, trial: Trial) -> None:
-        self._run, self._trial = run, trial
+        self._run, self._trial, self._one = run, trial, one
         self._speakers = [host for host in HOSTS if not (one.lost and host == trial.host)]
         self._seen: set[object] = set()
         self.died_s: dict[int, float] = {}
@@ -203,8 +207,10 @@ class _Watch:
 
     @property
     def freed_s(self) -> float | None:
-        """When the last rank of a surviving host had ended; None: one runs."""
-        ranks = [rank for rank, host in enumerate(HOSTS) if host in self._speakers]
+        """When the last of the ranks that were held up had ended; None: one runs."""
+        guilty = self._trial.rank if self._one.names == "rank" else None
+        held_up = [host in self._speakers and rank != guilty for rank, host in enumerate(HOSTS)]
+        ranks = [rank for rank, waits in enumerate(held_up) if waits]
         if any(rank not in self.died_s for rank in ranks):
             return None
         return max(self.died_s[rank] for rank in ranks)

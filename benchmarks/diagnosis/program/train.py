@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS, PLAIN = int(sys.argv[1]), "--plain" in sys.argv
-WIDTH, ROWS, CLASSES = 768, 384, 10
+WIDTH, ROWS, CLASSES = 768, 2000, 10
 SAVE_EVERY = 15
 
 

@@ -64,11 +64,12 @@ def activity_of(rank: RankVitals) -> Activity:
 def waits_in_backward(recorded: Recorded) -> bool:
     """Whether a rank may wait for others within the backward pass, as DDP has it.
 
-    DDP waits in C++, below no line of torch.distributed; a collective is in flight then. One is
-    also while the rank computes: its CPU tells.
+    DDP waits in C++, below no line of torch.distributed. So does a rank that computes: its CPU
+    tells. Nothing else is waited for where no line of Python's is below those of the engine.
     """
+    in_backward = ["/torch/autograd/" in frame.file for frame in recorded.frames]
     flies = any(group.flying for group in recorded.groups or ())
-    return flies and any("/torch/autograd/" in frame.file for frame in recorded.frames)
+    return in_backward[:1] == [True] or (flies and any(in_backward))
 
 
 def own_frame(frames: tuple[Frame, ...]) -> Frame | None:

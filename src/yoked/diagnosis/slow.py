@@ -31,8 +31,12 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
         if rank in usual.ranks
     }
     rank = max(grew, key=lambda each: grew[each], default=None)
+    links = list(_slow_links(history, usual, now, times))
+    losing = any(link.code == "packets-lost" for link in links)
     if rank is not None and grew[rank] >= _EXPLAINS * longer_s:
-        yield _slow_rank(history, rank, usual, now, times)
+        # Lost packets cost CPU time, too. They make nobody wait for a core.
+        slow = _slow_rank(history, rank, usual, now, times)
+        yield slow if slow.params["delayed"] or not losing else links[0]
         return
     loads = [each for each, pace in now.ranks.items() if pace.loading >= _LOADING]
     if loads:
@@ -40,7 +44,7 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
         yield Cause("data-slow", (history.node_of(loads[0]),), window_s(history), "likely",
                     rank=loads[0], params=params)  # fmt: skip
         return
-    yield from _slow_links(history, usual, now, times)
+    yield from links
 
 
 def slow_links(history: RunHistory) -> Iterator[Cause]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.unit.diagnosis.made_up import (
@@ -182,6 +183,20 @@ def test_ranks_that_wait_within_the_backward_pass_of_ddp_wait() -> None:
 
     assert (cause.code, set(cause.nodes)) == ("link-stands", {0, 1})
     assert after_s <= 4.0
+
+
+def test_a_rank_that_is_idle_in_the_backward_pass_waits_though_no_call_of_it_is_known() -> None:
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        idle = replace(in_backward(77, age_s), groups=None)
+        first = alive(
+            rank(0, cpu_s=3.6, recorded=idle, waits_in="futex_wait_queue"),
+            links=(link(1, backoff=3, unsent_bytes=4096),),
+        )
+        return first, alive(rank(1, cpu_s=3.6, recorded=in_collective(77, age_s)))
+
+    cause, _ = first_told(look)
+
+    assert (cause.code, set(cause.nodes)) == ("link-stands", {0, 1})
 
 
 def test_a_rank_that_computes_a_long_backward_pass_waits_for_nobody() -> None:

@@ -137,6 +137,18 @@ def test_lost_packets_are_told_apart_from_a_slow_link() -> None:
     assert steps <= 10
 
 
+def test_the_cpu_time_that_lost_packets_cost_is_not_their_cause() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].lost, run.hosts[1].unsent = 0.02, 10**5
+        run.hosts[1].cpu = 0.7
+
+    cause, steps = Run().steps_until_told(change)
+
+    assert (cause.code, cause.link) == ("packets-lost", (1, 0))
+    assert steps <= 10
+
+
 def test_a_run_that_becomes_faster_learns_it() -> None:
     run = Run()
     for _ in range(60):
