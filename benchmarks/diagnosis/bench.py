@@ -5,7 +5,8 @@ usage: bench.py [--classes a,b] [--trials 10] [--seed 1] [--program turn|trainer
 
 A trial starts a run on two hosts of a lab under `--on-fault stop`, breaks something at a random
 moment, and reads what the hosts say. Each has a file in results/; one that is there is not made
-again. turn: one of the two programs a seed. --summary prints the table of all that are there. As root.
+again. turn: one of the two programs a seed. --summary prints the table of all that are there. As
+root.
 """
 
 from __future__ import annotations

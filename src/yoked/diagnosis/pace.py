@@ -21,6 +21,9 @@ _USUAL_STEPS, _FIRST_STEPS = 6, 3
 _LEARN_S = 20.0
 # A step takes so many times the usual one before anybody is told.
 SLOWER = 1.3
+# The steps themselves are longer where each rank computes more of them by so much, and none by more
+# than twice what another does.
+_MORE, _OTHERS_TOO = 0.15, 0.5
 
 
 def window_s(history: RunHistory) -> float:
@@ -43,13 +46,22 @@ def learn(history: RunHistory) -> None:
     if usual is None or usual.step_s is None:
         if span_s >= _USUAL_STEPS * now.step_s:
             history.usual = now
-    elif now.step_s < SLOWER * usual.step_s and not is_slow(history):
+    elif now.step_s < SLOWER * usual.step_s and _is_as_usual(history, usual):
         history.usual = now
 
 
-def is_slow(history: RunHistory) -> bool:
-    """Whether steps take longer now than usual, by much."""
-    return times_slower(history.usual, pace_of(history, window_s(history))) is not None
+def learn_longer(history: RunHistory) -> None:
+    """Take longer steps for usual, where the program itself does more in them."""
+    now = pace_of(history, _LEARN_S)
+    if history.usual is not None and now is not None and all_do_more(history.usual, now):
+        history.usual = now
+
+
+def _is_as_usual(history: RunHistory, usual: Pace) -> bool:
+    """Whether steps take no longer now, either, as far as is known."""
+    now = pace_of(history, window_s(history))
+    known = now is not None and now.step_s is not None
+    return known and times_slower(usual, now) is None
 
 
 def times_slower(usual: Pace | None, now: Pace | None) -> float | None:
@@ -57,6 +69,18 @@ def times_slower(usual: Pace | None, now: Pace | None) -> float | None:
     if now is None or usual is None or now.step_s is None or usual.step_s is None:
         return None
     return now.step_s / usual.step_s if now.step_s >= SLOWER * usual.step_s else None
+
+
+def all_do_more(usual: Pace, now: Pace) -> bool:
+    """Whether each rank computes longer in a step than it did: longer texts, or more layers. What
+    slows a processor down does so on its own host.
+    """
+    more = [
+        pace.cpu_s / usual.ranks[rank].cpu_s - 1
+        for rank, pace in now.ranks.items()
+        if rank in usual.ranks and usual.ranks[rank].cpu_s > 0
+    ]
+    return len(more) > 1 and min(more) >= max(_MORE, _OTHERS_TOO * max(more))
 
 
 def pace_of(history: RunHistory, span_s: float) -> Pace | None:

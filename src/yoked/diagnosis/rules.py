@@ -12,7 +12,7 @@ from yoked.diagnosis.activity import PATIENT, activity_of, own_frame
 from yoked.diagnosis.calls import Calls, mismatch_of
 from yoked.diagnosis.cause import Cause, Certainty
 from yoked.diagnosis.history import HostHistory, RunHistory
-from yoked.diagnosis.pace import learn
+from yoked.diagnosis.pace import learn, learn_longer
 from yoked.diagnosis.slow import slow_downs, slow_links
 from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
 from yoked.diagnosis.waits import Wait, behind, roots, wait_of, waits_of
@@ -39,7 +39,12 @@ def causes(history: RunHistory) -> list[Cause]:
         return sorted(by_kernel, key=lambda cause: -cause.since_s)
     waits = waits_of(history)
     learn(history)
-    return _held_up(history, waits) if waits else list(slow_downs(history))
+    if waits:
+        return _held_up(history, waits)
+    slow = list(slow_downs(history))
+    if not slow:
+        learn_longer(history)
+    return slow
 
 
 # ---- what the kernel alone tells

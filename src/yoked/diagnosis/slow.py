@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
-from yoked.diagnosis.pace import pace_of, times_slower, window_s
+from yoked.diagnosis.pace import all_do_more, pace_of, times_slower, window_s
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
@@ -15,6 +15,8 @@ _LOST = 0.003
 # A queue that has built up before a slow link.
 _QUEUED = 3.0
 _LOADING = 0.3
+# A link that is slow carries less; one that has more to carry does not.
+_CARRIES = 0.85
 
 
 def slow_downs(history: RunHistory) -> Iterator[Cause]:
@@ -33,7 +35,8 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
     rank = max(grew, key=lambda each: grew[each], default=None)
     links = list(_slow_links(history, usual, now, times))
     losing = any(link.code == "packets-lost" for link in links)
-    if rank is not None and grew[rank] >= _EXPLAINS * longer_s:
+    explains = rank is not None and grew[rank] >= _EXPLAINS * longer_s
+    if rank is not None and explains and not all_do_more(usual, now):
         # Lost packets cost CPU time, too. They make nobody wait for a core.
         slow = _slow_rank(history, rank, usual, now, times)
         yield slow if slow.params["delayed"] or not losing else links[0]
@@ -84,7 +87,8 @@ def _what_of(usual: LinkPace, now: LinkPace) -> Code | None:
     queued = now.rtt_s >= _QUEUED * usual.rtt_s
     if now.lost >= _LOST and now.lost >= 3 * usual.lost and not queued:
         return "packets-lost"
-    if now.busy >= 0.5 and now.busy > usual.busy:
+    carries = now.bytes_per_s / max(usual.bytes_per_s, 1.0)
+    if now.busy >= 0.5 and now.busy > usual.busy and carries < _CARRIES:
         return "link-slow"
     return "link-slow" if queued else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from tests.unit.diagnosis.made_up import PERIOD_S, Told, link, rank, recorded
 
 from yoked.diagnosis.cause import Cause
@@ -147,6 +148,49 @@ def test_the_cpu_time_that_lost_packets_cost_is_not_their_cause() -> None:
 
     assert (cause.code, cause.link) == ("packets-lost", (1, 0))
     assert steps <= 10
+
+
+def test_steps_in_which_all_ranks_do_more_are_nobodys_fault() -> None:
+    def change(run: Run) -> None:
+        run.steps_per_s /= 2
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        Run().steps_until_told(change)
+
+
+def test_after_longer_steps_are_usual_a_slow_rank_is_found_by_them() -> None:
+    run = Run()
+    with pytest.raises(AssertionError, match="nothing was told"):
+        run.steps_until_told(lambda run: setattr(run, "steps_per_s", run.steps_per_s / 2))
+    slower(run)
+    run.hosts[0].delay = 0.5
+    found = next(found for _ in range(60) if (found := run.look()))
+
+    assert (found[0].code, found[0].rank) == ("cpu-slow", 0)
+    assert found[0].params["times"] == pytest.approx(2, rel=0.4)
+
+
+def test_lost_packets_are_told_though_all_ranks_compute_more() -> None:
+    def change(run: Run) -> None:
+        run.steps_per_s /= 2
+        for host in run.hosts:
+            host.lost, host.unsent = 0.02, 10**5
+
+    run = Run()
+    run.steps_until_told(change)
+
+    for _ in range(120):
+        assert [cause.code for cause in run.look()] == ["packets-lost"]
+
+
+def test_a_link_that_has_more_to_carry_is_not_slow() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        for host in run.hosts:
+            host.unsent, host.bytes_per_s = 10**6, 50e6
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        Run().steps_until_told(change)
 
 
 def test_a_run_that_becomes_faster_learns_it() -> None:
