@@ -104,7 +104,7 @@ def _fill_memory(own: Stage, run: Run, rank: int, dice: Random) -> str:
     assert group is not None
     limit_bytes = _memory_in_use(group.folders) + _SPARE_BYTES
     group.set_memory(limit_bytes)
-    return f"{limit_bytes >> 20} MiB of memory; {_trigger(own, rank, 'leak')}"
+    return f"{limit_bytes >> 20} MiB of memory; {trigger(own, rank, 'leak')}"
 
 
 def _memory_in_use(folders: tuple[Path, ...]) -> int:
@@ -120,7 +120,8 @@ def _fill_disk(own: Stage, run: Run, rank: int, dice: Random) -> str:
     return _lab_fault(own, "disk-full", HOSTS[rank])
 
 
-def _trigger(own: Stage, rank: int, act: str) -> str:
+def trigger(own: Stage, rank: int, act: str) -> str:
+    """Have the program do an act at its next step; returns what was done."""
     # By another name first: the program must not read a file that is half written.
     root = f"/proc/{own.host(HOSTS[rank]).pid}/root"
     written = Path(f"{root}{TRIGGER}.new")
@@ -130,7 +131,7 @@ def _trigger(own: Stage, rank: int, act: str) -> str:
 
 
 def _by_program(act: str) -> Act:
-    return lambda own, _run, rank, _dice: _trigger(own, rank, act)
+    return lambda own, _run, rank, _dice: trigger(own, rank, act)
 
 
 _ACTS: dict[str, Act] = {

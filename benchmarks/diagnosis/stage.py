@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,14 @@ _HOOK = (
 _JOBS = Path.home() / ".local/state/yoked/jobs"
 _START_S, _CLEAR_ROUNDS = 120.0, 20
 # A model of about 4 MB of gradients, and steps of about 0.1 s.
-_MODEL = (
+MODEL = (
     *("--depth", "4", "--aspect-ratio", "32", "--head-dim", "32", "--max-seq-len", "128"),
     *("--vocab-size", "2048", "--total-batch-size", "1024", "--device-batch-size", "4"),
     *("--dtype", "float32", "--matmul", "mkl", "--attention", "sdpa", "--compile", "off"),
     *("--sync", "exact", "--lm-head", "replicated", "--balance", "off", "--threads", "1"),
-    *("--eval-every", "-1", "--save-every", "-1", "--keep", "all"),
+    *("--keep", "all"),
 )
+_NEITHER = ("--eval-every", "-1", "--save-every", "-1")
 
 
 @dataclass
@@ -123,15 +124,17 @@ class Stage:
                 host.write_text(hook, _HOOK)
 
     def start(self, program: Program, steps: int, *flags: str) -> Run:
-        """Start a run and wait until its ranks take steps. Raises RuntimeError."""
-        name = f"t{secrets.token_hex(4)}"
-        fleet = ["--fleet", str(self.lab.fleet_file), "--run", name, "--on-fault", "stop"]
-        common = [*fleet, "--detach", "--json", "--no-doctor"]
+        """Start a run that ends on a fault, and wait until it is under way. Raises RuntimeError."""
         if program == "ddp":
-            words = ["run", *common, "--", "train.py", str(steps), *flags]
-        else:
-            runs = str(self.folder / "runs")
-            words = ["train", *common, "--runs-dir", runs, "--num-iterations", str(steps), *_MODEL]
+            return self.launch("run", ["--", "train.py", str(steps), *flags])
+        return self.launch("train", ["--num-iterations", str(steps), *MODEL, *_NEITHER])
+
+    def launch(self, command: str, words: Sequence[str], *, on_fault: str = "stop") -> Run:
+        """Start `yoked run` or `yoked train` on all hosts. Raises RuntimeError."""
+        name = f"t{secrets.token_hex(4)}"
+        fleet = ["--fleet", str(self.lab.fleet_file), "--run", name, "--on-fault", on_fault]
+        runs = ["--runs-dir", str(self.folder / "runs")] if command == "train" else []
+        words = [command, *fleet, "--detach", "--json", "--no-doctor", *runs, *words]
         done = subprocess.run(
             [sys.executable, "-c", COMMAND, *words],
             cwd=self.folder / "program",

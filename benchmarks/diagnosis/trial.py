@@ -14,6 +14,7 @@ from typing import Any
 from classes import SLOW_CODES, SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
 from inject import before, inject
 from stage import HOSTS, STAMP, Run, Stage
+from told import Told, told_by
 
 from yoked.errors import YokedError
 
@@ -31,19 +32,6 @@ _SLOW_LIMIT_S = 60.0
 _SLOW_GRACE_S = 1.0
 # What is usual must be known, and steps must take so many times that with the fault.
 _LEAST_WAIT_S, _LEAST_WAIT_SLOW_S, _LEAST_TIMES = 0.5, 4.0, 1.4
-
-
-@dataclass
-class Told:
-    """A cause that a host told of, when it was new. at_s: since the epoch."""
-
-    by: str
-    at_s: float
-    code: str
-    hosts: list[str]
-    rank: int | None
-    certainty: str
-    what: str
 
 
 @dataclass
@@ -228,7 +216,11 @@ class _Watch:
         found = []
         outcomes = {host: self._run.read(host, "outcome.json") for host in self._speakers}
         for host in self._speakers:
-            found += [each for each in self._of_diagnosis(host) if self._is_new(each)]
+            found += [
+                each
+                for each in told_by(host, self._run.read(host, "diagnosis.json"))
+                if self._is_new(each)
+            ]
             found += [each for each in self._of_outcome(host, outcomes[host]) if self._is_new(each)]
         self.over = all(outcomes.values()) or (self._disk_is_full and any(outcomes.values()))
         if self.over:
@@ -246,19 +238,6 @@ class _Watch:
         is_new = key not in self._seen
         self._seen.add(key)
         return is_new
-
-    def _of_diagnosis(self, host: str) -> Iterator[Told]:
-        said = self._run.read(host, "diagnosis.json")
-        for cause in said.get("causes", ()):
-            yield Told(
-                by=host,
-                at_s=said["time_s"],
-                code=cause["cause"],
-                hosts=cause["hosts"],
-                rank=cause["rank"],
-                certainty=cause["certainty"],
-                what=cause["what"],
-            )
 
     def _of_outcome(self, host: str, outcome: dict[str, Any]) -> Iterator[Told]:
         failure = outcome["attempts"][-1]["failure"] if outcome.get("attempts") else None

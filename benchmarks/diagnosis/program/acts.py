@@ -6,11 +6,14 @@ A trigger is a file; the moment at which the act begins is left in another one.
 from __future__ import annotations
 
 import os
+import pdb
 import threading
 import time
 
 FOLDER = "/run/bench"
 TRIGGER, STAMP, STUCK = f"{FOLDER}/act", f"{FOLDER}/stamp", f"{FOLDER}/stuck"
+# What a person types into the debugger comes from there.
+TYPED = f"{FOLDER}/typed"
 _PIECE_BYTES = 4 << 20
 
 
@@ -62,4 +65,14 @@ def _read() -> None:
         file.read()
 
 
-_ACTS = {"raise": _raise, "leak": _leak, "lock": _lock, "read": _read}
+def _debug() -> None:
+    if not os.path.exists(TYPED):
+        os.mkfifo(TYPED)
+    # For both ways: neither opening it nor reading on after a first line must end.
+    pipe = os.open(TYPED, os.O_RDWR)
+    with open(pipe) as typed, open(os.devnull, "w") as screen:
+        pdb.Pdb(stdin=typed, stdout=screen, nosigint=True).set_trace()
+        time.sleep(0)
+
+
+_ACTS = {"raise": _raise, "leak": _leak, "lock": _lock, "read": _read, "debug": _debug}
