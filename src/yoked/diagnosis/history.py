@@ -55,15 +55,15 @@ class HostHistory:
 
 @dataclass
 class RankHistory:
-    """One rank. usual: seconds of each of its last steps, the oldest first. moved_s: when it was
-    last seen to get on: another step, another collective, another line.
+    """One rank. ends: when each of its last steps ended, and the seconds that it took, the oldest
+    first. moved_s: when it was last seen to get on: another step, another collective, another line.
     """
 
     steps: int = 0
     stepped_s: float | None = None
     moved_s: float = 0.0
     _mark: object = None
-    usual: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
+    ends: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
 
     def take(self, recorded: Recorded, now_s: float) -> None:
         """Learn from a newer record."""
@@ -81,13 +81,15 @@ class RankHistory:
             # The first step compiles, and looks may miss some: their mean is what is known.
             if self.steps > 0 and self.stepped_s is not None:
                 took_s = (stepped_s - self.stepped_s) / (recorded.steps - self.steps)
-                self.usual.append(max(took_s, 0.0))
+                self.ends.append((stepped_s, max(took_s, 0.0)))
             self.steps, self.stepped_s = recorded.steps, stepped_s
 
     @property
     def step_s(self) -> float | None:
         """Seconds of a usual step; None: too few were seen."""
-        return statistics.median(self.usual) if len(self.usual) >= _STEPS_NEEDED else None
+        if len(self.ends) < _STEPS_NEEDED:
+            return None
+        return statistics.median(took_s for _, took_s in self.ends)
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class RunHistory:
         self.now_s = 0.0
         # How it gets on when it gets on well (diagnosis/pace.py).
         self.usual: Pace | None = None
+        # Since when it has been slower than that, without a break; None: it is not.
+        self.slow_since_s: float | None = None
 
     def take(self, node: int, vitals: Vitals, now_s: float) -> None:
         """A host's newest look came."""

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator
 
 from yoked.diagnosis.activity import PATIENT, activity_of
-from yoked.diagnosis.history import LinkPace, Pace, RankPace, RunHistory
+from yoked.diagnosis.history import LinkPace, Pace, RankHistory, RankPace, RunHistory
 from yoked.diagnosis.vitals import RankVitals, Recorded, Vitals
 
 # What is looked back at: long enough for a few looks, and for a few steps.
@@ -69,6 +69,41 @@ def times_slower(usual: Pace | None, now: Pace | None) -> float | None:
     if now is None or usual is None or now.step_s is None or usual.step_s is None:
         return None
     return now.step_s / usual.step_s if now.step_s >= SLOWER * usual.step_s else None
+
+
+def slow_for_s(history: RunHistory) -> float:
+    """Seconds since steps became slower than usual; asked of a run that is slower now."""
+    if history.slow_since_s is None:
+        limit_s = SLOWER * ((history.usual and history.usual.step_s) or 0.0)
+        began = [_slow_since_s(rank, limit_s) for rank in history.ranks.values() if rank.ends]
+        # Steps on both sides of an evaluation are not told by the seconds between them.
+        history.slow_since_s = max(min(began, default=history.now_s), _patient_s(history))
+    return max(0.0, history.now_s - history.slow_since_s)
+
+
+def _slow_since_s(rank: RankHistory, limit_s: float) -> float:
+    """When a rank's slow steps began: where the most time beyond the limit adds up since, so that
+    no single quick step among slow ones counts as the end of them.
+    """
+    ends = list(rank.ends)
+    began_s = ends[-1][0]
+    beyond_s = most_s = 0.0
+    for (before_s, _), (ended_s, took_s) in zip(ends[-2::-1], ends[:0:-1], strict=True):
+        beyond_s += (ended_s - before_s) * (1 - limit_s / max(took_s, 1e-6))
+        if beyond_s > most_s:
+            most_s, began_s = beyond_s, before_s
+    return began_s
+
+
+def _patient_s(history: RunHistory) -> float:
+    """When a rank was last seen at something else than training; 0: never, as far as is kept."""
+    seen = [
+        at_s
+        for host in history.hosts
+        for at_s, vitals in host.looks
+        if any(activity_of(rank) in PATIENT for rank in vitals.ranks)
+    ]
+    return max(seen, default=0.0)
 
 
 def all_do_more(usual: Pace, now: Pace) -> bool:

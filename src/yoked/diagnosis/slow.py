@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
-from yoked.diagnosis.pace import all_do_more, pace_of, times_slower, window_s
+from yoked.diagnosis.pace import all_do_more, pace_of, slow_for_s, times_slower, window_s
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
@@ -23,8 +23,11 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
     """Why steps take longer than usual; nothing where they do not, or nothing explains it."""
     usual, now = history.usual, pace_of(history, window_s(history))
     times = times_slower(usual, now)
+    if times is None and now is not None and now.step_s is not None:
+        history.slow_since_s = None
     if usual is None or now is None or usual.step_s is None or times is None:
         return
+    since_s = slow_for_s(history)
     longer_s = (times - 1) * usual.step_s
     grew = {
         # Of several threads each does a part of it.
@@ -44,7 +47,7 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
     loads = [each for each, pace in now.ranks.items() if pace.loading >= _LOADING]
     if loads:
         params = {"times": times, "share": now.ranks[loads[0]].loading}
-        yield Cause("data-slow", (history.node_of(loads[0]),), window_s(history), "likely",
+        yield Cause("data-slow", (history.node_of(loads[0]),), since_s, "likely",
                     rank=loads[0], params=params)  # fmt: skip
         return
     yield from links
@@ -76,7 +79,7 @@ def _slow_links(
                 "rtt_s": link.rtt_s,
                 "usual_rtt_s": before.rtt_s,
             }
-            cause = Cause(code, (node, other), window_s(history), "likely", link=(node, other),
+            cause = Cause(code, (node, other), slow_for_s(history), "likely", link=(node, other),
                           params=params)  # fmt: skip
             found.append((link.busy, cause))
     if found:
@@ -104,7 +107,7 @@ def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: fl
         "cores": _cores(now, rank),
         "usual_cores": _cores(usual, rank),
     }
-    return Cause("cpu-slow", (history.node_of(rank),), window_s(history), "likely", rank=rank,
+    return Cause("cpu-slow", (history.node_of(rank),), slow_for_s(history), "likely", rank=rank,
                  params=params)  # fmt: skip
 
 

@@ -161,8 +161,9 @@ def _lost(cause: Cause, hosts: Sequence[str]) -> Words:
 
 
 def _times(cause: Cause) -> str:
-    times = cause.params["times"]
-    return f"steps take {_figure(times)} times as long" if times else "a step takes much longer"
+    times, since = cause.params["times"], format_duration(cause.since_s)
+    taken = f"taken {_figure(times)} times as long" if times else "taken much longer"
+    return f"for {since} steps have {taken}"
 
 
 def _figure(value: object, unit: float = 1.0) -> str:

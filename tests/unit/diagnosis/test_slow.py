@@ -34,6 +34,15 @@ class Run:
         self.steps = 0.0
         self.steps_per_s = 2.0
         self.sums = [[0.0, 0.0, 0.0, 0.0] for _ in self.hosts]
+        self.phase = "training"
+        self.changed_s = 0.0
+
+    def evaluate(self, looks: int) -> None:
+        """No step is taken meanwhile."""
+        rate, self.steps_per_s, self.phase = self.steps_per_s, 0.0, "evaluating"
+        for _ in range(looks):
+            self.look()
+        self.steps_per_s, self.phase = rate, "training"
 
     def look(self) -> list[Cause]:
         self.steps += self.steps_per_s * PERIOD_S
@@ -54,7 +63,8 @@ class Run:
                             recorded=recorded(
                                 steps=int(self.steps),
                                 age_s=0.0,
-                                stepped_age_s=self.steps % 1 / self.steps_per_s,
+                                stepped_age_s=self.steps % 1 / (self.steps_per_s or 1.0),
+                                phase=self.phase,
                             ),
                         ),
                     ),
@@ -78,6 +88,7 @@ class Run:
         for _ in range(60):
             assert self.look() == []
         change(self)
+        self.changed_s = self.told.now_s
         before = self.steps
         for _ in range(120):
             if found := self.look():
@@ -102,6 +113,55 @@ def test_a_rank_that_shares_its_core_is_named() -> None:
     assert (cause.code, cause.rank, cause.nodes) == ("cpu-slow", 1, (1,))
     assert cause.params["delayed"] is True
     assert steps <= 10
+
+
+def slow_after(run: Run, looks: int, change: Callable[[Run], None]) -> float:
+    """Run well, then slower for so many looks: the difference to since when it is said to be."""
+    run.steps_until_told(change)
+    began_s = run.changed_s
+    for _ in range(looks):
+        run.look()
+    (cause,) = run.look()
+    return cause.since_s - (run.told.now_s - began_s)
+
+
+@pytest.mark.parametrize("looks", [0, 20, 200])
+def test_since_when_it_is_slow_is_when_it_became_so(looks: int) -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].delay = 0.5
+
+    # A step of the slow ones takes 1 s; the one that was under way may count with them.
+    assert abs(slow_after(Run(), looks, change)) <= 1.0
+
+
+def test_an_evaluation_is_no_part_of_a_slow_down() -> None:
+    run = Run()
+    for _ in range(60):
+        run.look()
+    slower(run)
+    run.hosts[1].delay = 0.5
+    run.evaluate(looks=40)
+    ended_s = run.told.now_s
+    while not (found := run.look()):
+        pass
+
+    assert found[0].since_s == pytest.approx(run.told.now_s - ended_s, abs=1.0)
+
+
+def test_a_second_slow_down_has_a_beginning_of_its_own() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].delay = 0.5
+
+    run = Run()
+    run.steps_until_told(change)
+    slower(run, times=0.5)
+    run.hosts[1].delay = 0.0
+    for _ in range(20):
+        run.look()
+
+    assert abs(slow_after(run, 5, change)) <= 1.0
 
 
 def test_a_processor_with_a_lower_clock_is_named() -> None:
