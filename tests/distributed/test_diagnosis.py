@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -200,30 +201,43 @@ def test_the_rank_that_did_otherwise_is_named_with_its_line(
         assert "diagnosis_acts.py:" in failure.at
 
 
-def test_of_ranks_that_torchrun_started_the_stopped_one_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_of_ranks_that_torchrun_started_the_stopped_one_is_told(tmp_path: Path, nodes: int) -> None:
     log = tmp_path / "log"
-    module = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with log.open("wb") as out:
-        launcher = subprocess.Popen(
-            [sys.executable, *module, str(PROGRAM), "none"],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    meeting = ["--standalone", "--nproc-per-node=2"]
+    if nodes == 2:
+        # As Slurm's script starts them, each node by itself.
+        with socket.create_server(("127.0.0.1", 0)) as opened:
+            port = opened.getsockname()[1]
+        meeting = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    with log.open("ab") as out:
+        launchers = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", *meeting),
+                    *(f"--node-rank={node}", str(PROGRAM), "none"),
+                ],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+            for node in range(nodes)
+        ]
     try:
         until_s = time.monotonic() + DEADLINE_S
         while log.read_text().count("step") < 20:
             assert time.monotonic() < until_s, log.read_text()
             time.sleep(0.05)
-        goes_on = look_outside(launcher.pid)
+        goes_on = look_outside(launchers[-1].pid)
         stopped = next(one for one in goes_on.ranks if one.rank == 1)
         os.kill(stopped.vitals.pid, signal.SIGSTOP)
-        seen = look_outside(launcher.pid)
+        seen = look_outside(launchers[-1].pid)
     finally:
-        # Its ranks are of sessions of their own, and one is stopped.
-        for one in (*psutil.Process(launcher.pid).children(recursive=True), launcher):
-            one.kill()
-        launcher.wait()
+        # Their ranks are of sessions of their own, and one is stopped.
+        for launcher in launchers:
+            for one in (*psutil.Process(launcher.pid).children(recursive=True), launcher):
+                one.kill()
+            launcher.wait()
 
     print(*evidence(seen), sep="\n")
     assert causes_outside(goes_on) == []

@@ -31,6 +31,7 @@ from yoked.launch.start import (
     Home,
     JobRequest,
     NodePlan,
+    OnFault,
     Started,
     rank_environment,
     start_job,
@@ -71,13 +72,20 @@ class Fleet:
         self._patch.setenv("YOKED_STATE", str(self.root / name))
         return self._stack.enter_context(connect_here(name))
 
-    def start(self, launchers: dict[str, str] | None = None) -> RunHandle:
+    def start(
+        self,
+        launchers: dict[str, str] | None = None,
+        *,
+        text: str = IN_PEACE,
+        on_fault: OnFault = "report",
+    ) -> RunHandle:
         """Start a run. launchers: what stands in the place of the Python of a host, in sh."""
         program = self.root / "program.py"
-        program.write_text(IN_PEACE)
+        program.write_text(text)
         request = JobRequest(
             run="r",
             program=Program("script", str(program), (), None),
+            on_fault=on_fault,
             bootstrap=False,
             home=Home(self.root, None),
         )
@@ -111,8 +119,9 @@ class Fleet:
     def close(self) -> None:
         self._stack.close()
         for name in NAMES:
-            if self.started is not None:
-                kill_all(f"{self.started.launch_id}-{name}")
+            # Whoever started it may have been another process.
+            if launch_id := self.job(name).launch_id:
+                kill_all(f"{launch_id}-{name}")
             self._patch.setenv("YOKED_STATE", str(self.root / name))
             with no_job_left():
                 pass
