@@ -23,8 +23,9 @@ class YokedError(Exception):
     params: Mapping[str, str | int | float | None] = {}
     # What helps with most failures of this kind, where nothing closer is said.
     usual_fix = "yoked doctor    looks at what may be in the way"
-    # Of a run: the rank that failed, where others raise its error because it told them.
-    of_rank: int | None = None
+    # Of a run: the ranks that may be to blame, where that is not the rank that raises. Several:
+    # nobody can tell which.
+    of_ranks: tuple[int, ...] = ()
 
     def __init__(self, what: str, *, fix: str | Sequence[str] = ()) -> None:
         super().__init__(what)
@@ -139,10 +140,16 @@ class LabError(YokedError):
     usual_fix = "yoked lab list    says what this machine lacks, and which labs are up"
 
 
-class DivergedError(YokedError):
-    """Training went wrong: weights differ between ranks, or the loss is not finite."""
+class LossNotFiniteError(YokedError):
+    """The loss, or a weight, is NaN or infinite. Host programs know it by its name."""
 
-    code = "diverged"
+    code = "loss-not-finite"
+
+
+class WeightsApartError(YokedError):
+    """Weights differ between ranks. Host programs know it by its name."""
+
+    code = "weights-apart"
 
 
 def error_kinds() -> list[type[YokedError]]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from yoked.errors import DataError, UsageError
+from yoked.errors import DataError, LossNotFiniteError, UsageError, WeightsApartError
 from yoked.train.__main__ import main
 from yoked.train.config import TrainConfig
 
@@ -41,6 +41,19 @@ def one_has_a_bug(run_dir: Path) -> None:
     if RANK == 1:
         raise ZeroDivisionError("one by none")
     time.sleep(30)
+
+
+def one_has_no_finite_loss(run_dir: Path) -> None:
+    problem = LossNotFiniteError("the loss is not a finite number", fix="look at it")
+    # All ranks see it, and raise it alike.
+    problem.of_ranks = (1,)
+    raise problem
+
+
+def nobody_knows_whose_weights(run_dir: Path) -> None:
+    problem = WeightsApartError("ranks 0 and 1 hold unlike weights", fix="test it")
+    problem.of_ranks = (0, 1)
+    raise problem
 
 
 def one_is_killed(run_dir: Path) -> None:
@@ -85,6 +98,8 @@ ACTS = {
     "one_cannot_read": one_cannot_read,
     "all_misused": all_misused,
     "one_has_a_bug": one_has_a_bug,
+    "one_has_no_finite_loss": one_has_no_finite_loss,
+    "nobody_knows_whose_weights": nobody_knows_whose_weights,
     "one_is_killed": one_is_killed,
     "wait_for_interrupt": wait_for_interrupt,
     "ignore_everything": ignore_everything,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from yoked.errors import DivergedError
+from yoked.errors import WeightsApartError
 from yoked.train.__main__ import parse
 
 pytestmark = pytest.mark.distributed
@@ -46,7 +46,7 @@ def test_ranks_with_unlike_libraries_and_passes_keep_equal_weights(bent: Any, la
 
 
 def test_one_flipped_bit_stops_the_run_and_names_rank_and_parameter(bent: Any, lab: Any) -> None:
-    with pytest.raises(DivergedError) as caught:
+    with pytest.raises(WeightsApartError) as caught:
         bent("flip", 3, *lab.flags(save_every=1))
 
     assert caught.value.exit_status == 1

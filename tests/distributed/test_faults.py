@@ -200,7 +200,7 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
     ended = lab.train("exploded", *flags, ranks=ranks).end()
 
     assert ended.status == 1
-    assert ended.json["error"]["kind"] == "DivergedError"
+    assert ended.json["error"]["kind"] == "LossNotFiniteError"
     assert "finite" in ended.json["error"]["what"]
     # Nothing was saved, so the run begins anew, with the rates that are given.
     again = lab.train(

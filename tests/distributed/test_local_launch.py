@@ -19,7 +19,7 @@ from tests.unit.agent.job_acts import no_job_left
 
 from yoked.agent.jobfolder import JobFolder, all_jobs, jobs_root
 from yoked.cli.output import Output
-from yoked.errors import DataError, UsageError, YokedError
+from yoked.errors import DataError, LossNotFiniteError, UsageError, WeightsApartError, YokedError
 from yoked.launch.here import LocalRun, RankCrash, run_here
 from yoked.train.config import TrainConfig
 
@@ -118,6 +118,29 @@ def test_the_rank_that_failed_first_speaks_for_itself(
     assert caught.value.what == "rank 1: rows.bin is gone"
     assert caught.value.fix == ("prepare it again",)
     assert b"ChildFailedError" not in capfdbinary.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "what"),
+    [
+        (
+            "one_has_no_finite_loss",
+            LossNotFiniteError,
+            "rank 1: the loss is not a finite number",
+        ),
+        ("nobody_knows_whose_weights", WeightsApartError, "ranks 0 and 1 hold unlike weights"),
+    ],
+)
+def test_what_all_ranks_raise_names_those_to_blame(
+    launch: Callable[[str], dict[str, Any]],
+    behaviour: str,
+    kind: type[YokedError],
+    what: str,
+) -> None:
+    with pytest.raises(kind) as caught:
+        launch(behaviour)
+
+    assert caught.value.what == what
 
 
 def test_an_error_of_all_ranks_is_said_once_of_the_run(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from yoked.errors import LossNotFiniteError, WeightsApartError
+
 EndCode = Literal[
     "rank-killed",
     "rank-crashed",
@@ -16,6 +18,8 @@ EndCode = Literal[
     "disk-full",
     "data-ran-out",
     "collective-mismatch",
+    "loss-not-finite",
+    "weights-apart",
     "exception",
 ]
 
@@ -69,6 +73,10 @@ def cause_of_end(
         return "rank-killed" if signal in _SENT else "rank-crashed"
     if kind == "StopIteration":
         return "data-ran-out"
+    if kind == LossNotFiniteError.__name__:
+        return "loss-not-finite"
+    if kind == WeightsApartError.__name__:
+        return "weights-apart"
     return "rank-exited" if kind in (None, "SystemExit") else "exception"
 
 

@@ -249,12 +249,12 @@ def explain(run: LocalRun, end: JobEnd) -> BaseException:
         return JobError(f"{end.verdict}, without a result", fix=_look(run))
     kind, what, rank = failure.get("kind"), str(failure.get("what")), failure.get("rank")
     fix = tuple(str(line) for line in failure.get("fix") or ())
+    if kind in _KINDS:
+        # What a usage is wrong in is no matter of one rank; nor is what any of them may have done.
+        of_all = rank in (None, 0) or kind == "UsageError"
+        return _KINDS[kind](what if of_all else f"rank {rank}: {what}", fix=fix)
     if rank is None:
         return JobError("\n".join([end.verdict, *end.evidence]), fix=(*fix, *_look(run)))
-    if kind in _KINDS:
-        # What a usage is wrong in is no matter of one rank.
-        of_all = rank == 0 or kind == "UsageError"
-        return _KINDS[kind](what if of_all else f"rank {rank}: {what}", fix=fix)
     if kind not in (None, "SystemExit"):
         return RankCrash(rank, str(failure.get("traceback") or what))
     said = f"rank {rank} {'was ' if failure.get('signal') else ''}{what}"

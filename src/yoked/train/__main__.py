@@ -26,6 +26,7 @@ from yoked.parent_death import die_with_parent
 from yoked.ranks.recorder import RECORDER
 from yoked.streams import outlive_full_disk
 from yoked.train.config import TrainConfig
+from yoked.units import listed
 
 BUG_STATUS = 3
 INTERRUPTED_STATUS = 130
@@ -122,7 +123,9 @@ def _fail(problem: BaseException, rank: int, launch_dir: Path | None) -> int:
         return status
     # All ranks read the same command line: one complaint is enough.
     if not isinstance(problem, UsageError) or rank == 0:
-        named = f"rank {rank}: " if "RANK" in os.environ else ""
+        ranks = problem.of_ranks if isinstance(problem, YokedError) else ()
+        whose = f"rank{'s' * (len(ranks) > 1)} {listed(map(str, ranks or (rank,)))}"
+        named = f"{whose}: " if "RANK" in os.environ else ""
         sys.stderr.write(f"{named}{problem if expected else trace}\n")
     return status
 
@@ -136,7 +139,7 @@ def _told(problem: BaseException, rank: int, trace: str, launch_dir: Path) -> bo
         "what": problem.what if isinstance(problem, YokedError) else repr(problem),
         "fix": problem.fix if isinstance(problem, YokedError) else (),
         "traceback": trace,
-        "of_rank": problem.of_rank if isinstance(problem, YokedError) else None,
+        "of_ranks": problem.of_ranks if isinstance(problem, YokedError) else (),
     }
     try:
         _write_for_launch(launch_dir / f"error.{rank}.json", content)

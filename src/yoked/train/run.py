@@ -20,7 +20,7 @@ from torch import Tensor
 from yoked.collector import frozen_objects
 from yoked.console import StageProgress
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
-from yoked.errors import CheckpointError, DivergedError
+from yoked.errors import CheckpointError
 from yoked.ranks.exchange import read_flag, read_list, read_nothing, read_whole
 from yoked.ranks.recorder import RECORDER
 from yoked.train.balance.balancer import Assignment
@@ -32,6 +32,7 @@ from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_rank
 from yoked.train.data.verify import Verification
 from yoked.train.decisions.products import OWN_DTYPES_S
 from yoked.train.duration import Pace
+from yoked.train.finite import require_finite_loss, require_finite_weights
 from yoked.train.idle import IdleRanks
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.outlook import Outlook, require_disk, start_lines
@@ -55,10 +56,6 @@ from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
 NANOCHAT_EMA = 0.9
-LOWER_RATE = (
-    "resume the last checkpoint with a lower rate: --resume --matrix-lr 0.01 --embedding-lr 0.15",
-    "if it comes back, from an earlier one: --resume-from-step STEP",
-)
 
 
 def full_speed_token_s(setup: RunSetup) -> float | None:
@@ -293,7 +290,7 @@ class TrainingRun:
         unsound, stop, more = gathered[:, -3:].any(dim=0).tolist()
         if unsound:
             run_on_all_ranks(self.comm, self.verification.require_sound)
-        self._require_finite(step, by_rank)
+        require_finite_loss(self.comm, step, by_rank)
         self.stats.add(dt_s, by_rank)
         self.training_time_s += dt_s
         if self.is_first:
@@ -321,14 +318,6 @@ class TrainingRun:
             "verifying rows",
         )
         stage.close()
-
-    def _require_finite(self, step: int, by_rank: list[StepStats]) -> None:
-        bad = [rank for rank, stats in enumerate(by_rank) if not math.isfinite(stats.nats)]
-        if bad:
-            raise DivergedError(
-                f"the loss is not a finite number in step {step + 1}, first on rank {bad[0]}",
-                fix=LOWER_RATE,
-            )
 
     def _after_step(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
@@ -377,22 +366,14 @@ class TrainingRun:
         with RECORDER.phase("saving"):
             self.trainer.drain()
             whole = self.trainer.state.gather()
-            run_on_all_ranks(self.comm, lambda: self._require_finite_weights(done))
+            require_finite_weights(
+                self.comm, self.trainer.state, self.trainer.model.named_parameters(), done
+            )
             if background:
                 self._write(done, whole, background=True, aside=aside)
             else:
                 # No rank ends before the last checkpoint is complete: its end would end rank 0.
                 run_on_all_ranks(self.comm, lambda: self._write(done, whole, background=False))
-
-    def _require_finite_weights(self, done: int) -> None:
-        """A finite loss can be followed by weights that are not; they must not be saved."""
-        for name, parameter in self.trainer.model.named_parameters():
-            # Apple's GPUs have no float64; there a sum beyond float32 is no weight's either.
-            exact = torch.float32 if parameter.device.type == "mps" else torch.float64
-            if not math.isfinite(float(parameter.detach().sum(dtype=exact))):
-                raise DivergedError(
-                    f"{name} is not finite after step {done}, so it was not saved", fix=LOWER_RATE
-                )
 
     def _write(
         self,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.errors import DivergedError
+from yoked.errors import WeightsApartError
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
-from yoked.units import format_bytes
+from yoked.units import format_bytes, listed
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _DIGEST_BYTES = 16  # two int64
@@ -218,7 +218,7 @@ class TrainState:
             all_gather_rows(self.comm, entry.tensor, entry.placement)
 
     def require_equal(self, names: Sequence[str], step: int) -> None:
-        """Raise DivergedError, naming rank and tensor, unless all ranks hold the same replicas.
+        """Raise WeightsApartError, naming rank and tensor, unless all ranks hold the same replicas.
 
         names: of tensors; those that are not replicated are left out. Traffic a rank: 8 bytes each.
         """
@@ -232,18 +232,24 @@ class TrainState:
         by_rank = [tuple(row) for row in gathered.tolist()]
         if len(set(by_rank)) == 1:
             return
-        common = Counter(by_rank).most_common(1)[0][0]
+        (common, most), second = Counter(by_rank).most_common(2)
         odd = [rank for rank, sums in enumerate(by_rank) if sums != common]
         first = next(i for i in range(len(names)) if by_rank[odd[0]][i] != common[i])
-        who = f"rank {odd[0]} holds" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))} hold"
-        # With two ranks no majority says which one is wrong.
-        versus = "the other" if self.comm.world_size == 2 else "the others"
-        raise DivergedError(
-            f"after step {step}, {who} other weights than {versus}, "
-            f"first in {names[first]}: ranks have stopped learning the same thing",
-            fix="go on from the last checkpoint with --resume; "
-            "if it comes back, test that host's memory",
+        suspect = "that host's memory"
+        if tied := most == second[1]:
+            odd, suspect = list(range(self.comm.world_size)), "the memory of these hosts"
+        ranks = [self.comm.global_rank(rank) for rank in odd]
+        many = f"rank{'s' * (len(ranks) > 1)} {listed(map(str, ranks))}"
+        held = f"hold{'s' * (len(ranks) == 1)} other weights than the others"
+        if tied:
+            held = "hold unlike weights, and none has a majority"
+        problem = WeightsApartError(
+            f"after step {step}, {many} {held}, first in {names[first]}: ranks have stopped "
+            "learning the same thing",
+            fix=f"go on from the last checkpoint with --resume; if it comes back, test {suspect}",
         )
+        problem.of_ranks = tuple(ranks)
+        raise problem
 
 
 def all_gather_rows(comm: Communicator, whole: Tensor, placement: RowSharded) -> None:

@@ -30,6 +30,8 @@ OF_GLOO = "op.preamble.length <= op.nbytes. 1000 vs 8. Received data size doesn'
         ({"kind": "RuntimeError", "what": TORCH_WRITES, "disk_full": True}, "disk-full"),
         ({"kind": "RuntimeError", "what": TORCH_WRITES}, "exception"),
         ({"kind": "StopIteration"}, "data-ran-out"),
+        ({"kind": "LossNotFiniteError", "what": "wte is not finite"}, "loss-not-finite"),
+        ({"kind": "WeightsApartError"}, "weights-apart"),
         ({"kind": "ValueError", "last_lines": (NO_ROOM,)}, "exception"),
         ({"kind": "SystemExit"}, "rank-exited"),
         ({}, "rank-exited"),

@@ -172,6 +172,21 @@ def test_under_plain_torchrun_each_rank_names_itself_but_usage_is_said_once(
     assert said.count("torchrun started 2") == 1
 
 
+def test_under_plain_torchrun_an_error_of_another_rank_is_said_to_be_its(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hear(config: TrainConfig) -> dict[str, Any]:
+        problem = DataError("no rows")
+        problem.of_ranks = (1,)
+        raise problem
+
+    monkeypatch.setenv("RANK", "0")
+
+    main([], train=hear)
+
+    assert capsys.readouterr().err == "rank 1: no rows\n"
+
+
 def test_an_interrupted_rank_ends_with_130_unless_the_launcher_reads_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 from torch import Tensor
 
-from yoked.errors import DivergedError
+from yoked.errors import WeightsApartError
 from yoked.train.comm.communicator import Communicator
 from yoked.train.state import (
     Owned,
@@ -43,23 +43,29 @@ def test_ranks_that_hold_the_same_go_on(on_ranks: OnRanks) -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "blamed"),
     [
-        (2.0, 2.0, 3.0),
-        (3.0, 2.0, 2.0),
-        (1.0, 2.0),
-        (2.0, 2.0, 2.0, 5.0, 6.0),
+        ((2.0, 2.0, 3.0), (2,)),
+        ((3.0, 2.0, 2.0), (0,)),
+        ((2.0, 2.0, 2.0, 5.0, 6.0), (3, 4)),
+        # No majority: all of them may be wrong.
+        ((1.0, 2.0), (0, 1)),
+        ((1.0, 1.0, 2.0, 2.0), (0, 1, 2, 3)),
     ],
 )
 def test_the_rank_that_differs_from_most_is_named_with_the_tensor(
-    on_ranks: OnRanks, values: tuple[float, ...], snapshot: SnapshotAssertion
+    on_ranks: OnRanks,
+    values: tuple[float, ...],
+    blamed: tuple[int, ...],
+    snapshot: SnapshotAssertion,
 ) -> None:
-    with pytest.raises(DivergedError) as caught:
+    with pytest.raises(WeightsApartError) as caught:
         on_ranks(
             len(values),
             lambda comm: replicas(comm, *values).require_equal(["wte", "lm_head"], step=7),
         )
     assert str(caught.value) == snapshot
+    assert caught.value.of_ranks == blamed
 
     assert str(caught.value).startswith("after step 7, ")
     assert "first in lm_head" in str(caught.value)

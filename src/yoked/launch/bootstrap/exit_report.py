@@ -122,21 +122,46 @@ def rank_failure(
         last_lines=lines,
         **ending,
     )
-    return failure if error is None else _of_whom(job, failure, error.get("of_rank"))
+    return failure if error is None else _of_whom(job, failure, error.get("of_ranks"))
 
 
-def _of_whom(job: Job, failure: Failure, rank: int | None) -> Failure:
-    """A failure as that of the rank whose error it is; this host's has only been told of it.
+def _of_whom(job: Job, failure: Failure, told: object) -> Failure:
+    """A failure as that of the ranks whose error it is; this rank has only been told of it.
 
-    That one may be unable to leave its own word: its disk is full.
+    That one may be unable to leave its own word: its disk is full. Where it may be any of several,
+    no rank is named.
     """
+    ranks: tuple[int, ...] = ()
+    # The program may write into that file too.
+    with contextlib.suppress(ValueError):
+        ranks = decode(tuple[int, ...], told)
+    found = {rank: node for rank in ranks if (node := _node_of(job, rank)) is not None}
+    if not found or set(found) == {failure.rank}:
+        return failure
+    nodes = sorted(set(found.values()))
+    hosts = tuple(job.nodes[node].host for node in nodes)
+    return replace(
+        failure,
+        host=hosts[0],
+        hosts=hosts if len(hosts) > 1 else (),
+        node=nodes[0],
+        rank=next(iter(found)) if len(found) == 1 else None,
+        pid=None,
+        exit_code=None,
+        traceback=None,
+        last_lines=(),
+        at=None,
+    )
+
+
+def _node_of(job: Job, rank: int) -> int | None:
+    """The number of the host that has a rank; None: no host has."""
     first = 0
     for number, node in enumerate(job.nodes):
-        if rank is not None and rank != failure.rank and first <= rank < first + node.ranks:
-            failure = replace(failure, host=node.host, node=number, rank=rank, pid=None)
-            return replace(failure, exit_code=None, traceback=None, last_lines=(), at=None)
+        if first <= rank < first + node.ranks:
+            return number
         first += node.ranks
-    return failure
+    return None
 
 
 def store_failure(job: Job, death: RankExit) -> Failure:

@@ -56,8 +56,16 @@ _PEER_GONE = (
 # How a rank ends that was asked to; these say nothing of their own.
 _OBEYED_KINDS = (None, "KeyboardInterrupt", "SystemExit")
 _OBEYED_SIGNALS = ("SIGINT", "SIGTERM")
-# What another attempt changes nothing about.
-_COME_AGAIN = ("collective-mismatch", "data-ran-out", "disk-full", "rank-ended-early")
+# What another attempt changes nothing about. It takes the same steps over the same rows from the
+# last checkpoint, so a loss that is not finite comes at the same step; a bit that flips in one
+# host's memory could be the cause too, and that host is for a person to look at.
+_COME_AGAIN = (
+    "collective-mismatch",
+    "data-ran-out",
+    "disk-full",
+    "loss-not-finite",
+    "rank-ended-early",
+)
 _WRONG_PROGRAM = ("SyntaxError", "NameError", "ImportError", "ModuleNotFoundError", "UsageError")
 
 
@@ -65,7 +73,7 @@ _WRONG_PROGRAM = ("SyntaxError", "NameError", "ImportError", "ModuleNotFoundErro
 class Failure:
     """How a rank, or a whole host program, ended before its time.
 
-    rank, pid: None where the host program itself failed.
+    rank, pid: None where the host program itself failed; rank also where any of several may have.
     exit_code, signal: one of them for a rank that ended; signal is a name such as SIGKILL.
     kind: class of the exception, HOST_LOST, or None where nothing was raised.
     cause: its code, as in docs/reference/causes.md.
@@ -240,7 +248,13 @@ def comes_again(failure: Failure, before: Failure | None) -> bool:
     """Whether another attempt would fail in the same way. before: how the last one failed."""
     if failure.cause in _COME_AGAIN or failure.kind in _WRONG_PROGRAM:
         return True
-    same = before is not None and (failure.kind, failure.at) == (before.kind, before.at)
+    if before is None:
+        return False
+    if failure.cause == "weights-apart":
+        # A flipped bit is gone once all ranks begin again with rank 0's last checkpoint. A memory
+        # that is bad, or a bug, parts them again.
+        return before.cause == failure.cause
+    same = (failure.kind, failure.at) == (before.kind, before.at)
     return same and failure.cause == "exception" and failure.at is not None
 
 

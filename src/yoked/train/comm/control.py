@@ -27,7 +27,7 @@ def run_on_all_ranks(comm: Communicator, act: Callable[[], T]) -> T:
         raise failure  # its own keeps the traceback
     for rank, error in enumerate(heard):
         if error is not None:
-            error.of_rank = comm.global_rank(rank)
+            error.of_ranks = (comm.global_rank(rank),)
             raise error
     return result  # type: ignore[return-value]
 

@@ -381,7 +381,9 @@ def test_a_failure_is_repeated_where_generations_are_left() -> None:
     assert not agreed((), (KILLED,), (ECHO,)).decision.again
 
 
-@pytest.mark.parametrize("cause", ["collective-mismatch", "disk-full", "data-ran-out"])
+@pytest.mark.parametrize(
+    "cause", ["collective-mismatch", "disk-full", "data-ran-out", "loss-not-finite"]
+)
 def test_what_another_attempt_changes_nothing_about_is_not_repeated(cause: str) -> None:
     assert not agreed((), (replace(KILLED, cause=cause),), (), restarts=3).decision.again
 
@@ -393,6 +395,17 @@ def test_an_exception_is_repeated_once_and_not_where_it_comes_again_at_the_same_
 
     host.on(*(Beat(node, Notice(attempt=1)) for node in (1, 2)))
     report_all(host, 1, (), (raised,), ())
+
+    assert not host.decision.again
+
+
+def test_weights_that_part_are_given_one_attempt_more() -> None:
+    apart = replace(KILLED, signal=None, kind="WeightsApartError", cause="weights-apart")
+    host = agreed((), (apart,), (), restarts=3)
+    assert host.decision.again
+
+    host.on(*(Beat(node, Notice(attempt=1)) for node in (1, 2)))
+    report_all(host, 1, (), (replace(apart, rank=0),), ())
 
     assert not host.decision.again
 

@@ -49,13 +49,33 @@ def test_a_rank_that_ended_well_is_no_failure(job: Job) -> None:
 
 
 def test_an_error_that_another_rank_told_of_is_that_ranks(job: Job) -> None:
-    leave(job.launch_dir(0) / "error.2.json", of_rank=0)
+    leave(job.launch_dir(0) / "error.2.json", of_ranks=[0])
 
     failure = rank_failure(job, 0, 2, FAILED, None)
 
     assert failure is not None
     assert (failure.host, failure.node, failure.rank, failure.pid) == ("alpha", 0, 0, None)
     assert failure.what == "OSError: full"
+
+
+def test_an_error_that_may_be_any_of_several_ranks_names_their_hosts_and_no_rank(job: Job) -> None:
+    leave(job.launch_dir(0) / "error.2.json", kind="WeightsApartError", of_ranks=[0, 2])
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert (failure.host, failure.hosts, failure.rank) == ("alpha", ("alpha", "beta"), None)
+    assert (failure.cause, failure.last_lines) == ("weights-apart", ())
+
+
+@pytest.mark.parametrize("told", [[2], [], None, 7, ["0"], [99], [-1]])
+def test_an_error_of_no_other_rank_stays_with_who_raised_it(job: Job, told: object) -> None:
+    leave(job.launch_dir(0) / "error.2.json", of_ranks=told)
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert (failure.host, failure.rank, failure.pid) == ("beta", 2, FAILED.pid)
 
 
 def test_a_kill_is_named_by_its_signal_and_place(job: Job, snapshot: SnapshotAssertion) -> None:

@@ -66,16 +66,16 @@ def test_what_rank_0_tells_is_read_as_what_it_must_be(on_ranks: OnRanks) -> None
 
 
 def test_the_others_know_whose_error_they_raise(on_ranks: OnRanks) -> None:
-    def act(comm: Communicator) -> int | None:
+    def act(comm: Communicator) -> tuple[int, ...]:
         def fail() -> None:
             if comm.rank == 1:
                 raise CheckpointError("no room")
 
         with pytest.raises(CheckpointError) as raised:
             run_on_all_ranks(comm, fail)
-        return raised.value.of_rank
+        return raised.value.of_ranks
 
-    assert on_ranks(3, act) == [1, None, 1]
+    assert on_ranks(3, act) == [(1,), (), (1,)]
 
 
 def test_a_bug_on_one_rank_is_raised_there_and_told_to_all_others(on_ranks: OnRanks) -> None:
