@@ -1,12 +1,12 @@
 """Why a run stands, told by its hosts: 19 classes of faults at random moments, and what was said.
 
 usage: bench.py [--classes a,b] [--trials 10] [--seed 1] [--program turn|trainer|ddp|both]
-                [--results FOLDER] [--summary]
+                [--hosts 3] [--results FOLDER] [--summary]
 
-A trial starts a run on two hosts of a lab under `--on-fault stop`, breaks something at a random
-moment, and reads what the hosts say. Each has a file in results/; one that is there is not made
-again. turn: one of the two programs a seed. --summary prints the table of all that are there. As
-root.
+A trial starts a run on two hosts of a lab under `--on-fault stop`, or on three, breaks something at
+a random moment, and reads what the hosts say. Each has a file in results/; one that is there is not
+made again. turn: one of the two programs a seed. --summary prints the table of all that are there.
+As root.
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from classes import CLASSES, PROGRAMS, FaultClass, Program, class_named  # noqa: E402
-from stage import Stages  # noqa: E402
+from classes import (  # noqa: E402
+    CLASSES,
+    ON_THREE_HOSTS,
+    PROGRAMS,
+    FaultClass,
+    Program,
+    class_named,
+)
+from stage import TOPOLOGIES, Stages  # noqa: E402
 from trial import Trial, run_trial, to_json  # noqa: E402
 
 RESULTS = HERE / "results"
@@ -36,12 +44,12 @@ _NEW_LAB_AFTER = ("host-killed", "host-suspended", "disk-stands")
 
 def trials(options: argparse.Namespace, chosen: Sequence[FaultClass]) -> None:
     """One of each class and program, then the next seed: a part of them is a table, too."""
-    stages = Stages()
+    stages = Stages(options.hosts)
     try:
         for seed in range(options.seed, options.seed + options.trials):
             for one in chosen:
                 for program in programs_of(one, seed, options.program):
-                    make(stages, one, program, seed, options.results)
+                    make(stages, one, program, seed, options)
     finally:
         stages.close()
 
@@ -53,12 +61,19 @@ def programs_of(one: FaultClass, seed: int, chosen: str) -> Sequence[Program]:
     return [each for each in one.programs if chosen in (each, "both")]
 
 
-def make(stages: Stages, one: FaultClass, program: Program, seed: int, results: Path) -> None:
+def make(
+    stages: Stages, one: FaultClass, program: Program, seed: int, options: argparse.Namespace
+) -> None:
     """Make a trial, unless it is there; one that did not come about is begun once more."""
-    path = results / f"{one.name}-{program}-{seed:03}.json"
+    path = options.results / file_name(one.name, program, options.hosts, f"{seed:03}")
     for _ in range(2):
         if not path.exists():
-            attempt(stages, one, Trial(one.name, program, seed), path)
+            attempt(stages, one, Trial(one.name, program, seed, options.hosts), path)
+
+
+def file_name(fault: str, program: Program, num_hosts: int, seed: str) -> str:
+    hosts = "" if num_hosts == 2 else f"{num_hosts}hosts-"
+    return f"{fault}-{program}-{hosts}{seed}.json"
 
 
 def attempt(stages: Stages, one: FaultClass, trial: Trial, path: Path) -> None:
@@ -91,18 +106,20 @@ def line_of(trial: Trial) -> str:
 
 def summary(results: Path) -> str:
     """The table of all trials that are there."""
-    head = ["fault", "program", "trials", "right host", "right cause", "right rank"]
+    head = ["fault", "program", "hosts", "trials", "right host", "right cause", "right rank"]
     head += ["median, s", "95%, s", "sure, s", "freed, s", "wrong hosts", "else told", "beside"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for one in CLASSES:
+    for num_hosts, one in product(TOPOLOGIES, CLASSES):
         for program in one.programs:
-            files = sorted(results.glob(f"{one.name}-{program}-*.json"))
-            if found := [json.loads(path.read_text()) for path in files]:
-                lines.append(row_of(one, program, found))
+            names = file_name(one.name, program, num_hosts, "[0-9][0-9][0-9]")
+            if found := [json.loads(path.read_text()) for path in sorted(results.glob(names))]:
+                lines.append(row_of(one, program, num_hosts, found))
     return "\n".join(lines)
 
 
-def row_of(one: FaultClass, program: str, found: Sequence[dict[str, Any]]) -> str:
+def row_of(
+    one: FaultClass, program: Program, num_hosts: int, found: Sequence[dict[str, Any]]
+) -> str:
     seconds = sorted(each["verdict_s"] for each in found if each["verdict_s"] is not None)
     sure = [each["sure_s"] for each in found if each["sure_s"] is not None]
     freed = [each["freed_s"] for each in found if each["freed_s"] is not None]
@@ -110,6 +127,7 @@ def row_of(one: FaultClass, program: str, found: Sequence[dict[str, Any]]) -> st
     cells = [
         one.name,
         program,
+        str(num_hosts),
         str(len(found)),
         *(str(sum(each[key] for each in found)) for key in ("right_host", "right_code")),
         str(sum(each["right_rank"] for each in found)),
@@ -124,6 +142,10 @@ def row_of(one: FaultClass, program: str, found: Sequence[dict[str, Any]]) -> st
     return f"| {' | '.join(cells)} |"
 
 
+def classes_for(num_hosts: int) -> Sequence[str]:
+    return ON_THREE_HOSTS if num_hosts == 3 else [each.name for each in CLASSES]
+
+
 def percentile(ordered: Sequence[float], part: float) -> float:
     """The least value that so large a part does not exceed."""
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
@@ -131,22 +153,26 @@ def percentile(ordered: Sequence[float], part: float) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--classes", default=",".join(each.name for each in CLASSES))
+    parser.add_argument("--classes", help="with commas between them (default: all)")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--program", choices=("turn", *PROGRAMS, "both"), default="turn")
+    parser.add_argument("--hosts", type=int, choices=tuple(TOPOLOGIES), default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
+    possible = classes_for(options.hosts)
+    chosen = options.classes.split(",") if options.classes else possible
+    if strange := [name for name in chosen if name not in possible]:
+        parser.error(f"--classes: {', '.join(strange)}; possible here: {', '.join(possible)}")
     options.results.mkdir(exist_ok=True)
     # What was begun is taken down, as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not options.summary:
-        chosen = [class_named(name) for name in options.classes.split(",")]
         with tempfile.TemporaryDirectory(prefix="yb-") as state:
             # The person's own labs and runs go on.
             os.environ["YOKED_STATE"] = state
-            trials(options, chosen)
+            trials(options, [class_named(name) for name in chosen])
     print(summary(options.results))
     return 0
 

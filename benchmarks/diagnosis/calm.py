@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from inject import trigger  # noqa: E402
-from stage import ACTS, HOSTS, MODEL, Run, Stage, stage  # noqa: E402
+from stage import ACTS, MODEL, Run, Stage, stage  # noqa: E402
 from told import Told, told_by  # noqa: E402
 
 RESULTS = HERE / "results" / "calm"
@@ -120,7 +120,7 @@ KINDS = (
 
 @contextlib.contextmanager
 def busy(own: Stage, run: Run, rank: int) -> Iterator[None]:
-    process = own.host(HOSTS[rank]).popen([sys.executable, "-c", _HALF_A_CORE])
+    process = own.host(own.hosts[rank]).popen([sys.executable, "-c", _HALF_A_CORE])
     try:
         yield
     finally:
@@ -152,7 +152,7 @@ def debug(own: Stage, run: Run, rank: int) -> Iterator[None]:
     try:
         yield
     finally:
-        typed = Path(f"/proc/{own.host(HOSTS[rank]).pid}/root{ACTS}/typed")
+        typed = Path(f"/proc/{own.host(own.hosts[rank]).pid}/root{ACTS}/typed")
         until_s = time.monotonic() + 30.0
         while not typed.exists() and time.monotonic() < until_s:
             time.sleep(0.1)
@@ -164,7 +164,7 @@ def debug(own: Stage, run: Run, rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def sleep(own: Stage, run: Run, rank: int) -> Iterator[None]:
-    group = own.host(HOSTS[rank]).group
+    group = own.host(own.hosts[rank]).group
     assert group is not None
     group.freeze()
     try:
@@ -208,23 +208,23 @@ def _follow(own: Stage, kind: Kind, part: Part, dice: Random, minutes: float) ->
     part.began_s = time.time()
     watch = _Watch(run, part)
     # From the very start: a compile is in it.
-    watch.until(lambda: min(run.steps(rank) for rank in range(len(HOSTS))) >= 10, _STARTED_S)
+    watch.until(lambda: run.least_steps >= 10, _STARTED_S)
     own.await_steps(run, 10)
     until_s = part.began_s + 60.0 * minutes
     while time.time() < until_s and not part.ended:
         watch.for_s(dice.uniform(*_BETWEEN_S))
-        name, rank = dice.choice(kind.happens), dice.randrange(len(HOSTS))
+        name, rank = dice.choice(kind.happens), dice.randrange(len(own.hosts))
         lasts_s = _lasts_s(name, dice)
         if time.time() + lasts_s > until_s or part.ended:
             break
-        event = Event(name, HOSTS[rank], time.time())
+        event = Event(name, own.hosts[rank], time.time())
         part.events.append(event)
         with _HAPPEN[name](own, run, rank):
             watch.for_s(lasts_s)
         event.until_s = time.time()
     watch.for_s(_AFTER_S)
     part.seconds = round(time.time() - part.began_s, 1)
-    part.steps = min(run.steps(rank) for rank in range(len(HOSTS)))
+    part.steps = run.least_steps
     own.clear(run)
 
 
@@ -250,7 +250,7 @@ class _Watch:
         if now_s - self._stolen[-1][0] > 1.0:
             self._stolen = [*self._stolen[-5:], (now_s, *_stolen())]
         now = set[object]()
-        for host in HOSTS:
+        for host in self._run.hosts:
             for told in told_by(host, self._run.read(host, "diagnosis.json")):
                 key = (told.by, told.code, told.rank, *told.hosts, told.certainty)
                 now.add(key)

@@ -46,6 +46,8 @@ class FaultClass:
 
 
 SLOW_STEPS = 10
+# What is looked at on three hosts too.
+ON_THREE_HOSTS = ("rank-killed", "rank-stopped", "link-cut", "exception", "deadlock")
 _DDP: tuple[Program, ...] = ("ddp",)
 
 CLASSES: tuple[FaultClass, ...] = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from classes import FaultClass
-from stage import HOSTS, STUCK, TRIGGER, Run, Stage
+from stage import STUCK, TRIGGER, Run, Stage
 
 from yoked.lab import faults, tools
 
@@ -25,7 +25,7 @@ def before(own: Stage, one: FaultClass, rank: int) -> None:
     """What a fault needs that must not be seen to begin with it."""
     if one.act == "read":
         serve = str(Path(__file__).with_name("stuck_mount.py"))
-        own.help([sys.executable, serve, str(own.host(HOSTS[rank]).pid), STUCK])
+        own.help([sys.executable, serve, str(own.host(own.hosts[rank]).pid), STUCK])
 
 
 def inject(own: Stage, one: FaultClass, run: Run, rank: int, dice: Random) -> str:
@@ -39,7 +39,7 @@ def _kill_rank(own: Stage, run: Run, rank: int, dice: Random) -> str:
 
 
 def _kill_host(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    own.lab.stop_host(HOSTS[rank])
+    own.lab.stop_host(own.hosts[rank])
     return "power off"
 
 
@@ -49,7 +49,7 @@ def _stop_rank(own: Stage, run: Run, rank: int, dice: Random) -> str:
 
 
 def _freeze(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    group = own.host(HOSTS[rank]).group
+    group = own.host(own.hosts[rank]).group
     assert group is not None
     group.freeze()
     return "all processes frozen"
@@ -60,16 +60,16 @@ def _lab_fault(own: Stage, *words: str) -> str:
 
 
 def _cut(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    return _lab_fault(own, "cut", HOSTS[rank])
+    return _lab_fault(own, "cut", own.hosts[rank])
 
 
 def _one_way(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    return _lab_fault(own, "one-way", HOSTS[rank], HOSTS[1 - rank])
+    return _lab_fault(own, "one-way", own.hosts[rank], own.hosts[1 - rank])
 
 
 def _firewall(own: Stage, run: Run, rank: int, dice: Random) -> str:
     """Closed to all but ssh and the launchers, also for connections that are there."""
-    control = run.read(HOSTS[0], "job.json")["control_port"]
+    control = run.read(own.hosts[0], "job.json")["control_port"]
     ports = f"{{ {SSH_PORT}, {control} }}"
     chain = "inet bench input"
     lines = [
@@ -80,27 +80,27 @@ def _firewall(own: Stage, run: Run, rank: int, dice: Random) -> str:
         f"add rule {chain} tcp sport {ports} accept",
         f"add rule {chain} meta l4proto tcp drop",
     ]
-    tools.run_nft(own.host(HOSTS[rank]), lines)
-    return f"{HOSTS[rank]} drops TCP but of ports {SSH_PORT} and {control}"
+    tools.run_nft(own.host(own.hosts[rank]), lines)
+    return f"{own.hosts[rank]} drops TCP but of ports {SSH_PORT} and {control}"
 
 
 def _slow_link(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    return _lab_fault(own, "slow-link", HOSTS[rank], _SLOW_RATE)
+    return _lab_fault(own, "slow-link", own.hosts[rank], _SLOW_RATE)
 
 
 def _lose(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    return _lab_fault(own, "lossy", HOSTS[rank], _LOST_PERCENT)
+    return _lab_fault(own, "lossy", own.hosts[rank], _LOST_PERCENT)
 
 
 def _slow_cpu(own: Stage, run: Run, rank: int, dice: Random) -> str:
     """Half of its core: by a limit, or beside somebody's program."""
     if dice.random() < 0.5:
-        return _lab_fault(own, "slow-cpu", HOSTS[rank], _CPU_FRACTION)
-    return _lab_fault(own, "busy-cpu", HOSTS[rank])
+        return _lab_fault(own, "slow-cpu", own.hosts[rank], _CPU_FRACTION)
+    return _lab_fault(own, "busy-cpu", own.hosts[rank])
 
 
 def _fill_memory(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    group = own.host(HOSTS[rank]).group
+    group = own.host(own.hosts[rank]).group
     assert group is not None
     limit_bytes = _memory_in_use(group.folders) + _SPARE_BYTES
     group.set_memory(limit_bytes)
@@ -117,13 +117,13 @@ def _memory_in_use(folders: tuple[Path, ...]) -> int:
 
 
 def _fill_disk(own: Stage, run: Run, rank: int, dice: Random) -> str:
-    return _lab_fault(own, "disk-full", HOSTS[rank])
+    return _lab_fault(own, "disk-full", own.hosts[rank])
 
 
 def trigger(own: Stage, rank: int, act: str) -> str:
     """Have the program do an act at its next step; returns what was done."""
     # By another name first: the program must not read a file that is half written.
-    root = f"/proc/{own.host(HOSTS[rank]).pid}/root"
+    root = f"/proc/{own.host(own.hosts[rank]).pid}/root"
     written = Path(f"{root}{TRIGGER}.new")
     written.write_text(act)
     written.rename(f"{root}{TRIGGER}")

@@ -1,4 +1,4 @@
-"""Two hosts with a core each, and runs on them: start one, look at it from outside, clear it away.
+"""Hosts of a lab, and runs on them: start one, look at it from outside, clear it away.
 
 What is read of a host is read by way of /proc, beside its network and its programs.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -32,7 +33,8 @@ from yoked.lab.lab import Lab
 from yoked.lab.topology_load import load
 
 HERE = Path(__file__).resolve().parent
-HOSTS = ("alpha", "beta")
+# By the number of hosts.
+TOPOLOGIES = {2: "two-hosts-1gbe", 3: str(HERE / "three-hosts.toml")}
 SOURCES = Path(yoked.__file__).parents[1]
 COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 # In a host; as program/acts.py has them.
@@ -62,6 +64,11 @@ class Run:
     folders: dict[str, Path]
     ranks: dict[int, ProcessId] = field(default_factory=dict)
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """By rank: each host has one."""
+        return tuple(self.folders)
+
     def read(self, host: str, name: str) -> dict[str, Any]:
         """A JSON file of the job on a host; empty where it is not there."""
         with contextlib.suppress(OSError, ValueError):
@@ -71,8 +78,16 @@ class Run:
 
     def steps(self, rank: int) -> int:
         """The steps that a rank took."""
-        record = self.folders[HOSTS[rank]] / "errors" / f"0.{rank}.record"
-        return int((read_shared_json(record) or {}).get("steps", 0))
+        return int((read_shared_json(self.record(rank)) or {}).get("steps", 0))
+
+    @property
+    def least_steps(self) -> int:
+        """The steps that all ranks took."""
+        return min(self.steps(rank) for rank in range(len(self.hosts)))
+
+    def record(self, rank: int) -> Path:
+        """What a rank's recorder writes."""
+        return self.folders[self.hosts[rank]] / "errors" / f"0.{rank}.record"
 
     def printed(self) -> str:
         """The end of what ranks and launchers wrote."""
@@ -103,6 +118,11 @@ class Stage:
             "XDG_RUNTIME_DIR": str(self.folder / f"run{self.trials}"),
         }
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """By rank: each host has one."""
+        return tuple(host.name for host in self.lab.topology.hosts)
+
     def host(self, name: str) -> LabHost:
         return self.lab.host(name)
 
@@ -112,7 +132,7 @@ class Stage:
         (self.folder / f"run{self.trials}").mkdir(mode=0o700)
         site = next(path for path in sys.path if path.endswith("site-packages"))
         hook = f"{site}/bench_in_trainer.pth"
-        for name in HOSTS:
+        for name in self.hosts:
             host = self.host(name)
             # As most Linux has it, or close to that: BBR, this machine's, is not slowed down by 5%
             # of lost packets. Cubic is not allowed in a namespace where the machine has BBR.
@@ -147,7 +167,7 @@ class Stage:
         )
         if done.returncode:
             raise RuntimeError(f"{words}: {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
-        return Run(name, {host: self._job_folder(host, name) for host in HOSTS})
+        return Run(name, {host: self._job_folder(host, name) for host in self.hosts})
 
     def _job_folder(self, host: str, name: str) -> Path:
         folder = Path(f"/proc/{self.host(host).pid}/root{_JOBS}")
@@ -157,21 +177,22 @@ class Stage:
         return found[0]
 
     def await_steps(self, run: Run, steps: int, limit_s: float = _START_S) -> None:
-        """Until both ranks took so many; knows their processes then. Raises RuntimeError."""
+        """Until all ranks took so many; knows their processes then. Raises RuntimeError."""
         until_s = time.monotonic() + limit_s
-        while min(run.steps(rank) for rank in range(len(HOSTS))) < steps:
-            over = [host for host in HOSTS if run.read(host, "outcome.json")]
+        while run.least_steps < steps:
+            over = [host for host in run.hosts if run.read(host, "outcome.json")]
             if over or time.monotonic() > until_s:
                 raise RuntimeError(f"no {steps} steps; over: {over}\n{run.printed()}")
             time.sleep(0.05)
         if not run.ranks:
-            run.ranks = {rank: self._process(run, rank) for rank in range(len(HOSTS))}
+            run.ranks = {rank: self._process(run, rank) for rank in range(len(run.hosts))}
 
     def _process(self, run: Run, rank: int) -> ProcessId:
         """A rank's process, as this machine knows it."""
-        record = read_shared_json(run.folders[HOSTS[rank]] / "errors" / f"0.{rank}.record")
+        record = read_shared_json(run.record(rank))
         assert record is not None
-        processes = {each.pid: each.outer_pid for each in self.host(HOSTS[rank]).processes()}
+        host = self.host(run.hosts[rank])
+        processes = {each.pid: each.outer_pid for each in host.processes()}
         return ProcessId.of(processes[record["pid"]])
 
     def help(self, words: list[str]) -> None:
@@ -190,7 +211,7 @@ class Stage:
             helper.kill()
             helper.wait()
         self.helpers = []
-        for name in HOSTS:
+        for name in self.hosts:
             if (group := self.host(name).group) is not None:
                 group.thaw()
                 if group.can("memory"):
@@ -198,10 +219,21 @@ class Stage:
             self.host(name).tool(["nft", "flush", "ruleset"])
         # First, so that what is ended can say so to those that it is connected to.
         faults.heal(self.lab)
-        for name in HOSTS:
+        for name in self.hosts:
             end_all(self.host(name))
             if run is not None:
                 shutil.rmtree(run.folders[name], ignore_errors=True)
+
+
+def without_folders(text: str) -> str:
+    """What a trial left, without the folders of this machine."""
+    trees = Path.home() / ".cache/yoked/trees"
+    scratch = Path(tempfile.gettempdir())
+    for folder in (rf"{_JOBS}/\w+", rf"{trees}/\w+", rf"{scratch}/y[bg]-\w+"):
+        text = re.sub(f"{folder}/", "", text)
+    for folder, name in ((sys.prefix, "venv"), (SOURCES.parent, "yoked"), (Path.home(), "~")):
+        text = text.replace(str(folder), name)
+    return text
 
 
 def end_all(host: LabHost) -> None:
@@ -220,11 +252,11 @@ def end_all(host: LabHost) -> None:
 
 
 @contextlib.contextmanager
-def stage() -> Iterator[Stage]:
-    """Two hosts at one switch; all is gone at the end, also of a process that is killed."""
+def stage(num_hosts: int = 2) -> Iterator[Stage]:
+    """Hosts at one switch; all is gone at the end, also of a process that is killed."""
     with (
         tempfile.TemporaryDirectory(prefix="yg-") as folder,
-        Lab.up(load("two-hosts-1gbe"), name=f"d-{secrets.token_hex(3)}", tethered=True) as lab,
+        Lab.up(load(TOPOLOGIES[num_hosts]), name=f"d-{secrets.token_hex(3)}", tethered=True) as lab,
     ):
         own = Stage(lab, Path(folder))
         shutil.copytree(HERE / "program", own.folder / "program")
@@ -238,13 +270,14 @@ def stage() -> Iterator[Stage]:
 class Stages:
     """The stage of the next trial: the last one's, unless that could not be cleared."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_hosts: int) -> None:
+        self._num_hosts = num_hosts
         self._exit = contextlib.ExitStack()
         self._stage: Stage | None = None
 
     def take(self) -> Stage:
         if self._stage is None:
-            self._stage = self._exit.enter_context(stage())
+            self._stage = self._exit.enter_context(stage(self._num_hosts))
         return self._stage
 
     def give_back(self, own: Stage, run: Run | None, *, again: bool) -> None:

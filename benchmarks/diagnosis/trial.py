@@ -13,7 +13,7 @@ from typing import Any
 
 from classes import SLOW_CODES, SLOW_STEPS, FaultClass, Program, is_right_place, is_right_rank
 from inject import before, inject
-from stage import HOSTS, STAMP, Run, Stage
+from stage import STAMP, Run, Stage, without_folders
 from told import Told, told_by
 
 from yoked.errors import YokedError
@@ -49,6 +49,7 @@ class Trial:
     fault: str
     program: Program
     seed: int
+    num_hosts: int = 2
     host: str = ""
     rank: int = -1
     done: str = ""
@@ -81,10 +82,10 @@ class Trial:
 def run_trial(own: Stage, one: FaultClass, trial: Trial) -> Run | None:
     """All of a trial; what went wrong with it is in it. Returns the run, for who clears it away."""
     dice = Random(f"{one.name} {trial.program} {trial.seed}")
-    trial.rank = dice.randrange(len(HOSTS))
+    trial.rank = dice.randrange(len(own.hosts))
     if one.rank is not None and trial.program == "trainer":
         trial.rank = one.rank
-    trial.host = HOSTS[trial.rank]
+    trial.host = own.hosts[trial.rank]
     trial.load.append(round(os.getloadavg()[0], 2))
     started_s = time.monotonic()
     run = None
@@ -158,7 +159,7 @@ def _follow_slowed(watch: _Watch, run: Run, trial: Trial, steps: int) -> None:
     began_s, done_s = time.monotonic(), None
     until_s = began_s + _SLOW_LIMIT_S
     while time.monotonic() < until_s:
-        taken = min(run.steps(rank) for rank in range(len(HOSTS))) - steps
+        taken = run.least_steps - steps
         if new := watch.look():
             _sort(trial, new, slows=True)
             trial.steps = taken if trial.steps is None else trial.steps
@@ -189,7 +190,7 @@ class _Watch:
 
     def __init__(self, one: FaultClass, run: Run, trial: Trial) -> None:
         self._run, self._trial, self._one = run, trial, one
-        self._speakers = [host for host in HOSTS if not (one.lost and host == trial.host)]
+        self._speakers = [host for host in run.hosts if not (one.lost and host == trial.host)]
         self._seen: set[object] = set()
         self.died_s: dict[int, float] = {}
         self.over = False
@@ -198,8 +199,8 @@ class _Watch:
     def freed_s(self) -> float | None:
         """When the last of the ranks that were held up had ended; None: one runs."""
         guilty = self._trial.rank if self._one.names == "rank" else None
-        held_up = [host in self._speakers and rank != guilty for rank, host in enumerate(HOSTS)]
-        ranks = [rank for rank, waits in enumerate(held_up) if waits]
+        hosts = enumerate(self._run.hosts)
+        ranks = [rank for rank, host in hosts if host in self._speakers and rank != guilty]
         if any(rank not in self.died_s for rank in ranks):
             return None
         return max(self.died_s[rank] for rank in ranks)
@@ -272,4 +273,4 @@ def _judge(one: FaultClass, trial: Trial) -> None:
 
 
 def to_json(trial: Trial) -> str:
-    return json.dumps(trial, default=vars, indent=1) + "\n"
+    return without_folders(json.dumps(trial, default=vars, indent=1)) + "\n"
