@@ -1,7 +1,7 @@
 """Why a run stands, told by its hosts: 19 classes of faults at random moments, and what was said.
 
-usage: bench.py [--classes a,b] [--trials 10] [--seed 1] [--program turn|trainer|ddp|both]
-                [--hosts 3] [--results FOLDER] [--summary]
+usage: bench.py [--classes a,b] [--trials 10] [--seed 1] [--program turn|trainer|ddp|both|nanochat]
+                [--nanochat CHECKOUT] [--hosts 3] [--results FOLDER] [--summary]
 
 A trial starts a run on two hosts of a lab under `--on-fault stop`, or on three, breaks something at
 a random moment, and reads what the hosts say. Each has a file in results/; one that is there is not
@@ -21,20 +21,22 @@ import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from classes import (  # noqa: E402
     CLASSES,
+    OF_NANOCHAT,
     ON_THREE_HOSTS,
     PROGRAMS,
     FaultClass,
     Program,
     class_named,
 )
-from stage import TOPOLOGIES, Stages  # noqa: E402
+from nanochat_program import Nanochat  # noqa: E402
+from stage import SOURCES, TOPOLOGIES, YOKED, Stages  # noqa: E402
 from trial import Trial, run_trial, to_json  # noqa: E402
 
 RESULTS = HERE / "results"
@@ -44,7 +46,11 @@ _NEW_LAB_AFTER = ("host-killed", "host-suspended", "disk-stands")
 
 def trials(options: argparse.Namespace, chosen: Sequence[FaultClass]) -> None:
     """One of each class and program, then the next seed: a part of them is a table, too."""
-    stages = Stages(options.hosts)
+    nanochat = None
+    if options.program == "nanochat":
+        nanochat = Nanochat.open(options.nanochat, options.hosts)
+        nanochat.warm_up(YOKED, {"PYTHONPATH": str(SOURCES)})
+    stages = Stages(options.hosts, nanochat)
     try:
         for seed in range(options.seed, options.seed + options.trials):
             for one in chosen:
@@ -56,6 +62,8 @@ def trials(options: argparse.Namespace, chosen: Sequence[FaultClass]) -> None:
 
 def programs_of(one: FaultClass, seed: int, chosen: str) -> Sequence[Program]:
     """turn: one program a seed, each in its turn."""
+    if chosen == "nanochat":
+        return ["nanochat"]
     if chosen == "turn":
         return [one.programs[seed % len(one.programs)]]
     return [each for each in one.programs if chosen in (each, "both")]
@@ -101,6 +109,9 @@ def line_of(trial: Trial) -> str:
     line += f"({trial.host}: {trial.done}): {said}, {times}, load {trial.load}"
     for told in trial.told[1:]:
         line += f"\n       {told.by}: {told.code} on {told.hosts} {told.rank} {told.certainty}"
+    if trial.program == "nanochat" and trial.printed:
+        # The file does not have it.
+        line += f"\n{trial.printed}"
     return line
 
 
@@ -110,7 +121,7 @@ def summary(results: Path) -> str:
     head += ["median, s", "95%, s", "sure, s", "freed, s", "wrong hosts", "else told", "beside"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for num_hosts, one in product(TOPOLOGIES, CLASSES):
-        for program in one.programs:
+        for program in get_args(Program):
             names = file_name(one.name, program, num_hosts, "[0-9][0-9][0-9]")
             if found := [json.loads(path.read_text()) for path in sorted(results.glob(names))]:
                 lines.append(row_of(one, program, num_hosts, found))
@@ -142,7 +153,9 @@ def row_of(
     return f"| {' | '.join(cells)} |"
 
 
-def classes_for(num_hosts: int) -> Sequence[str]:
+def classes_for(program: str, num_hosts: int) -> Sequence[str]:
+    if program == "nanochat":
+        return OF_NANOCHAT
     return ON_THREE_HOSTS if num_hosts == 3 else [each.name for each in CLASSES]
 
 
@@ -156,12 +169,17 @@ def main() -> int:
     parser.add_argument("--classes", help="with commas between them (default: all)")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--program", choices=("turn", *PROGRAMS, "both"), default="turn")
+    parser.add_argument(
+        "--program", choices=("turn", *PROGRAMS, "both", "nanochat"), default="turn"
+    )
+    parser.add_argument("--nanochat", type=Path, help="its checkout, for --program nanochat")
     parser.add_argument("--hosts", type=int, choices=tuple(TOPOLOGIES), default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
-    possible = classes_for(options.hosts)
+    if options.program == "nanochat" and (options.nanochat is None or options.hosts != 2):
+        parser.error("--program nanochat: on two hosts, and --nanochat CHECKOUT names its folder")
+    possible = classes_for(options.program, options.hosts)
     chosen = options.classes.split(",") if options.classes else possible
     if strange := [name for name in chosen if name not in possible]:
         parser.error(f"--classes: {', '.join(strange)}; possible here: {', '.join(possible)}")

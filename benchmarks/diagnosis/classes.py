@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Program = Literal["trainer", "ddp"]
+Program = Literal["trainer", "ddp", "nanochat"]
+# nanochat is not among them: it is there only where somebody names a checkout.
 PROGRAMS: tuple[Program, ...] = ("trainer", "ddp")
 Clock = Literal["injection", "stamp", "death"]
 # How a verdict names the place: the rank and its host; the host alone; a link, by a host of it.
@@ -48,6 +49,8 @@ class FaultClass:
 SLOW_STEPS = 10
 # What is looked at on three hosts too.
 ON_THREE_HOSTS = ("rank-killed", "rank-stopped", "link-cut", "exception", "deadlock")
+# What can be done to nanochat, which stays as it is.
+OF_NANOCHAT = ("rank-killed", "rank-stopped", "link-cut", "out-of-memory")
 _DDP: tuple[Program, ...] = ("ddp",)
 
 CLASSES: tuple[FaultClass, ...] = (

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from classes import Program
+from nanochat_program import Nanochat
 
 import yoked
 from yoked.core.proc import ProcessId
@@ -37,12 +38,15 @@ HERE = Path(__file__).resolve().parent
 TOPOLOGIES = {2: "two-hosts-1gbe", 3: str(HERE / "three-hosts.toml")}
 SOURCES = Path(yoked.__file__).parents[1]
 COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
+YOKED = [sys.executable, "-c", COMMAND]
 # In a host; as program/acts.py has them.
 ACTS, TRIGGER, STAMP, STUCK = "/run/bench", "/run/bench/act", "/run/bench/stamp", "/run/bench/stuck"
 _HOOK = (
     f"import os, sys; 'RANK' in os.environ and "
-    f"(sys.path.append({ACTS!r}), __import__('in_trainer'))\n"
+    f"(sys.path.append({ACTS!r}), __import__('{{module}}'))\n"
 )
+# What does the acts in programs that have no place for them.
+_HOOKED: dict[Program, str] = {"trainer": "in_trainer", "nanochat": "beside"}
 _JOBS = Path.home() / ".local/state/yoked/jobs"
 _START_S, _CLEAR_ROUNDS = 120.0, 20
 # A model of about 4 MB of gradients, and steps of about 0.1 s.
@@ -105,6 +109,7 @@ class Stage:
 
     lab: Lab
     folder: Path
+    nanochat: Nanochat | None = None
     trials: int = 0
     helpers: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -131,33 +136,47 @@ class Stage:
         self.trials += 1
         (self.folder / f"run{self.trials}").mkdir(mode=0o700)
         site = next(path for path in sys.path if path.endswith("site-packages"))
-        hook = f"{site}/bench_in_trainer.pth"
+        hook = f"{site}/bench_in_rank.pth"
         for name in self.hosts:
             host = self.host(name)
             # As most Linux has it, or close to that: BBR, this machine's, is not slowed down by 5%
             # of lost packets. Cubic is not allowed in a namespace where the machine has BBR.
             host.write_text("/proc/sys/net/ipv4/tcp_congestion_control", "reno")
             host.run(["sh", "-ec", f"rm -rf {ACTS} {hook}; mkdir -p {ACTS}; touch {STUCK}"])
-            if program == "trainer":
-                for file in ("acts.py", "in_trainer.py"):
+            if (module := _HOOKED.get(program)) is not None:
+                for file in ("acts.py", f"{module}.py"):
                     host.write_text(f"{ACTS}/{file}", (HERE / "program" / file).read_text())
-                host.write_text(hook, _HOOK)
+                host.write_text(hook, _HOOK.format(module=module))
 
     def start(self, program: Program, steps: int, *flags: str) -> Run:
         """Start a run that ends on a fault, and wait until it is under way. Raises RuntimeError."""
         if program == "ddp":
             return self.launch("run", ["--", "train.py", str(steps), *flags])
+        if program == "nanochat":
+            assert self.nanochat is not None
+            folder = self.nanochat.checkout.path
+            return self.launch("run", self.nanochat.words(steps), folder=folder)
         return self.launch("train", ["--num-iterations", str(steps), *MODEL, *_NEITHER])
 
-    def launch(self, command: str, words: Sequence[str], *, on_fault: str = "stop") -> Run:
-        """Start `yoked run` or `yoked train` on all hosts. Raises RuntimeError."""
+    def launch(
+        self,
+        command: str,
+        words: Sequence[str],
+        *,
+        on_fault: str = "stop",
+        folder: Path | None = None,
+    ) -> Run:
+        """Start `yoked run` or `yoked train` on all hosts. Raises RuntimeError.
+
+        folder: of the program; None: that of the bench's own.
+        """
         name = f"t{secrets.token_hex(4)}"
         fleet = ["--fleet", str(self.lab.fleet_file), "--run", name, "--on-fault", on_fault]
         runs = ["--runs-dir", str(self.folder / "runs")] if command == "train" else []
         words = [command, *fleet, "--detach", "--json", "--no-doctor", *runs, *words]
         done = subprocess.run(
-            [sys.executable, "-c", COMMAND, *words],
-            cwd=self.folder / "program",
+            [*YOKED, *words],
+            cwd=folder or self.folder / "program",
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -252,13 +271,13 @@ def end_all(host: LabHost) -> None:
 
 
 @contextlib.contextmanager
-def stage(num_hosts: int = 2) -> Iterator[Stage]:
+def stage(num_hosts: int = 2, nanochat: Nanochat | None = None) -> Iterator[Stage]:
     """Hosts at one switch; all is gone at the end, also of a process that is killed."""
     with (
         tempfile.TemporaryDirectory(prefix="yg-") as folder,
         Lab.up(load(TOPOLOGIES[num_hosts]), name=f"d-{secrets.token_hex(3)}", tethered=True) as lab,
     ):
-        own = Stage(lab, Path(folder))
+        own = Stage(lab, Path(folder), nanochat)
         shutil.copytree(HERE / "program", own.folder / "program")
         try:
             yield own
@@ -270,14 +289,14 @@ def stage(num_hosts: int = 2) -> Iterator[Stage]:
 class Stages:
     """The stage of the next trial: the last one's, unless that could not be cleared."""
 
-    def __init__(self, num_hosts: int) -> None:
-        self._num_hosts = num_hosts
+    def __init__(self, num_hosts: int, nanochat: Nanochat | None) -> None:
+        self._num_hosts, self._nanochat = num_hosts, nanochat
         self._exit = contextlib.ExitStack()
         self._stage: Stage | None = None
 
     def take(self) -> Stage:
         if self._stage is None:
-            self._stage = self._exit.enter_context(stage(self._num_hosts))
+            self._stage = self._exit.enter_context(stage(self._num_hosts, self._nanochat))
         return self._stage
 
     def give_back(self, own: Stage, run: Run | None, *, again: bool) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -273,4 +273,7 @@ def _judge(one: FaultClass, trial: Trial) -> None:
 
 
 def to_json(trial: Trial) -> str:
+    if trial.program == "nanochat":
+        # Tracebacks would have lines of its code, which is not ours to keep.
+        trial = replace(trial, printed="", outcome={})
     return without_folders(json.dumps(trial, default=vars, indent=1)) + "\n"
