@@ -196,6 +196,46 @@ def _waits_in(pid: int) -> str:
     return "" if told == "0" else told
 
 
+class ThreadTimes(NamedTuple):
+    """Seconds so far. main_cpu_s: of the main thread on a core; main_delayed_s: in which it could
+    run and had none; delayed_s: the same, of all threads that run now.
+    """
+
+    main_cpu_s: float
+    main_delayed_s: float
+    delayed_s: float
+
+
+def thread_times(pid: int) -> ThreadTimes | None:
+    """None: the process is gone, or this kernel does not count.
+
+    Costs a small file for each thread. Source: Documentation/scheduler/sched-stats.rst (schedstat).
+    """
+    delayed_ns, main = 0, None
+    with contextlib.suppress(OSError):
+        for thread in os.scandir(_PROC / str(pid) / "task"):
+            # A thread may end meanwhile.
+            with contextlib.suppress(OSError, ValueError):
+                ran_ns, waited_ns, _ = map(int, Path(thread.path, "schedstat").read_text().split())
+                delayed_ns += waited_ns
+                if thread.name == str(pid):
+                    main = (ran_ns, waited_ns)
+    if main is None or not main[0]:
+        return None
+    return ThreadTimes(main[0] / 1e9, main[1] / 1e9, delayed_ns / 1e9)
+
+
+def has_open(pid: int, *starts: str) -> bool:
+    """Whether a process has a file open whose path starts so; not, where we may not look."""
+    folder = _PROC / str(pid) / "fd"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208 - names are all that is wanted
+            with contextlib.suppress(OSError):
+                if os.readlink(folder / name).startswith(starts):  # noqa: PTH115 - a label
+                    return True
+    return False
+
+
 # Places in /proc/PID/stat, counted from the state, which follows the name in parentheses.
 _STATE, _PARENT, _USER, _SYSTEM, _START, _RESIDENT = 0, 1, 11, 12, 19, 21
 

@@ -94,13 +94,18 @@ class RankHistory:
 
 @dataclass(frozen=True)
 class RankPace:
-    """A rank, per step: seconds of all its threads on a core, and waiting for one. loading: share
-    of the looks in which it loaded data.
+    """A rank, per step: seconds of all its threads on a core, and waiting for one.
+
+    Of the time: computes, in which its main thread was on a core (None: unknown), and delayed, in
+    which that waited for one. loading: share of the looks in which it loaded data. gpu: it has one.
     """
 
     cpu_s: float
     delayed_s: float
     loading: float
+    computes: float | None
+    delayed: float
+    gpu: bool
 
     @property
     def own_s(self) -> float:
@@ -141,6 +146,8 @@ class RunHistory:
         self.usual: Pace | None = None
         # Since when it has been slower than that, without a break; None: it is not.
         self.slow_since_s: float | None = None
+        # Who sets the pace, and since when (diagnosis/gate.py).
+        self.gate: tuple[object, float] | None = None
 
     def take(self, node: int, vitals: Vitals, now_s: float) -> None:
         """A host's newest look came."""

@@ -18,12 +18,15 @@ from yoked.diagnosis.vitals import RankVitals, Recorded, Vitals
 _WINDOW_S, _WINDOW_STEPS = 3.0, 4.0
 # What is usual is learned from so many steps, and the first compile.
 _USUAL_STEPS, _FIRST_STEPS = 6, 3
-_LEARN_S = 20.0
+LEARN_S = 20.0
 # A step takes so many times the usual one before anybody is told.
 SLOWER = 1.3
 # The steps themselves are longer where each rank computes more of them by so much, and none by more
 # than twice what another does.
 _MORE, _OTHERS_TOO = 0.15, 0.5
+
+# Of a core: what the main thread has less than, while others have more, is computed by those.
+_IDLE, _OTHERS_COMPUTE = 0.02, 0.5
 
 
 def window_s(history: RunHistory) -> float:
@@ -38,7 +41,7 @@ def learn(history: RunHistory) -> None:
     steps = min((rank.steps for rank in history.ranks.values()), default=0)
     # One step more than are needed: the mean of a stretch may be above the median.
     first_s = (_USUAL_STEPS + 1) * (history.step_s or 0.0)
-    span_s = max(_LEARN_S if history.usual else first_s, window_s(history))
+    span_s = max(LEARN_S if history.usual else first_s, window_s(history))
     now = pace_of(history, span_s)
     if steps < _FIRST_STEPS or now is None or now.step_s is None:
         return
@@ -52,7 +55,7 @@ def learn(history: RunHistory) -> None:
 
 def learn_longer(history: RunHistory) -> None:
     """Take longer steps for usual, where the program itself does more in them."""
-    now = pace_of(history, _LEARN_S)
+    now = pace_of(history, LEARN_S)
     if history.usual is not None and now is not None and all_do_more(history.usual, now):
         history.usual = now
 
@@ -164,8 +167,21 @@ def _rank_pace(seen: list[RankVitals], took_s: float) -> tuple[RankPace, float |
         (last.cpu_s - first.cpu_s) * share,
         (last.delayed_s - first.delayed_s) * share,
         sum(each == "loading data" for each in doing) / len(doing),
+        _computes(first, last, took_s),
+        min(1.0, (last.main_delayed_s - first.main_delayed_s) / took_s),
+        last.gpu,
     )
     return pace, step_s
+
+
+def _computes(first: RankVitals, last: RankVitals, took_s: float) -> float | None:
+    """Share of the time in which a rank's main thread was on a core; None: that says nothing."""
+    if first.main_cpu_s is None or last.main_cpu_s is None or last.gpu:
+        # While a GPU computes, a thread may wait on a core.
+        return None
+    share = (last.main_cpu_s - first.main_cpu_s) / took_s
+    others = (last.cpu_s - first.cpu_s) / took_s - share
+    return None if share < _IDLE and others > _OTHERS_COMPUTE else min(1.0, share)
 
 
 def _since_step_s(recorded: Recorded) -> float:

@@ -85,7 +85,8 @@ class RankVitals:
 
     state: the kernel's letter (proc_pid_stat(5)): R runs, S waits, D waits for a disk or mount, T
     is stopped, t is traced. cpu_s: used so far; delayed_s: in which its threads could run and had
-    no core. waits_in: the kernel's function where it waits, or empty.
+    no core. main_cpu_s, main_delayed_s: the same of its main thread; None: the kernel does not
+    count. waits_in: the kernel's function where it waits, or empty. gpu: it has a GPU open.
     """
 
     rank: Count
@@ -95,6 +96,9 @@ class RankVitals:
     recorded: Recorded | None
     waits_in: Text = ""
     delayed_s: Age = 0.0
+    main_cpu_s: Age | None = None
+    main_delayed_s: Age = 0.0
+    gpu: bool = False
 
 
 @dataclass(frozen=True)

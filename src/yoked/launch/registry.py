@@ -138,6 +138,12 @@ class Record:
         return headline(where)
 
     @property
+    def shares(self) -> Mapping[str, Any] | None:
+        """Where its ranks' time goes, as its hosts find (diagnosis.gate.Shares)."""
+        told = [(told.get("diagnosis") or {}).get("shares") for told in self._by_node()]
+        return next((shares for shares in told if shares), None) if self.active else None
+
+    @property
     def progress(self) -> Mapping[str, Any] | None:
         """Step and loss, where the program is ours and has written some."""
         return next((told["progress"] for told in self._by_node() if told["progress"]), None)

@@ -364,6 +364,30 @@ _DIAL = fields(
     strict=("error",),
 )
 
+# yoked.diagnosis.gate.Shares
+_SHARES = fields(
+    {
+        "step_s": optional(number),
+        "ranks": all_of(
+            fields(
+                {
+                    "rank": count,
+                    "computes": optional(number),
+                    "waits_for_core": number,
+                    "waits": optional(number),
+                    "loads_data": number,
+                    "gpu": flag,
+                },
+                needed=("rank", "computes", "waits_for_core", "waits", "loads_data", "gpu"),
+            )
+        ),
+        "gate": optional(one_of("rank", "data", "network", "nobody")),
+        "gating": all_of(count),
+        "ahead": optional(number),
+        "since_s": number,
+    },
+    needed=("step_s", "ranks", "gate", "gating", "ahead", "since_s"),
+)
 _STATE = one_of("prepared", "running", "finished", "failed", "stopped", "interrupted", "lost")
 _JOB = fields(
     {
@@ -414,6 +438,7 @@ _JOB = fields(
                 {
                     "attempt": count,
                     "time_s": moment,
+                    "shares": optional(_SHARES),
                     "causes": all_of(
                         fields(
                             {

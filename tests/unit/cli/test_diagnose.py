@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.schemas import conforms
 
 from yoked.cli.commands.diagnose import faults_of, payload, verdict
+from yoked.cli.commands.diagnose_shares import shares_lines, shares_payload
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.diagnosis.stacks import RankStacks, Thread
 from yoked.launch.registry import Record
@@ -27,6 +29,21 @@ FAILURE = {
     "fix": [],
     "last_lines": ["step 7"],
 }
+
+
+SHARES: dict[str, Any] = {
+    "step_s": 0.84,
+    "ranks": [
+        {"rank": 0, "computes": 0.41, "waits_for_core": 0.0, "waits": 0.59,
+         "loads_data": 0.0, "gpu": False},
+        {"rank": 1, "computes": 0.93, "waits_for_core": 0.05, "waits": 0.02,
+         "loads_data": 0.0, "gpu": False},
+    ],
+    "gate": "rank",
+    "gating": [1],
+    "ahead": 0.57,
+    "since_s": 180.0,
+}  # fmt: skip
 
 
 def told(node: int, *causes: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -66,6 +83,62 @@ def test_a_run_that_gets_on_is_healthy() -> None:
 
     assert (found["ok"], found["state"]) == (True, "healthy")
     assert verdict(of, []) == "run night goes on, 41 steps are done: nothing holds it up"
+
+
+def test_the_rank_that_gates_a_healthy_run_is_named() -> None:
+    of = record(told(0, diagnosis={"causes": [], "shares": SHARES}), told(1))
+
+    found = conforms("diagnose", payload(of, []))
+
+    assert found["state"] == "healthy"
+    assert found["shares"]["ahead_s"] == pytest.approx(0.4788)
+    assert [rank["host"] for rank in found["shares"]["ranks"]] == ["alpha", "beta"]
+    *rows, gate = shares_lines(found["shares"])
+    assert rows == [
+        "rank  host   computes  waits for a core  waits for others",
+        "0     alpha  41%       0%                59%",
+        "1     beta   93%       5%                2%",
+    ]
+    assert gate == (
+        "rank 1 on beta gates the run, for 3 min 00 s: it is busy for 0.48 s in each step of "
+        "0.84 s while all others wait"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gate": "network", "gating": []}, "what the ranks exchange takes most of each step"),
+        ({"gate": "nobody", "gating": []}, "nobody waits for one rank"),
+        ({"gate": "data", "gating": [0]}, "rank 0 on alpha loads data in much of each step"),
+        ({"step_s": None}, "it is busy for 57% of the time while"),
+        ({"gate": None, "gating": [], "ahead": None}, "who gates the run is not known"),
+        (
+            {"gate": None, "ahead": None, "ranks": [{**SHARES["ranks"][0], "computes": None,
+             "waits": None, "gpu": True}]},
+            "a GPU computes, whose time the kernel does not tell",
+        ),
+    ],
+)  # fmt: skip
+def test_what_sets_the_pace_is_said(changes: dict[str, Any], said: str) -> None:
+    of = record(told(0, diagnosis={"causes": [], "shares": {**SHARES, **changes}}), told(1))
+
+    shown = conforms("diagnose", payload(of, []))["shares"]
+
+    assert said in list(shares_lines(shown))[-1]
+
+
+def test_of_a_run_that_stands_no_shares_are_shown() -> None:
+    of = record(told(0, diagnosis={"causes": [CAUSE], "shares": SHARES}), told(1))
+
+    assert payload(of, faults_of(of))["shares"] is None
+
+
+def test_before_anything_is_known_it_is_said_when_it_will_be() -> None:
+    assert shares_payload(record(told(0), told(1))) is None
+    assert list(shares_lines(None)) == [
+        "where the ranks' time goes is told after some 20 s of training"
+    ]
 
 
 def test_a_run_that_failed_tells_its_first_cause() -> None:

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from yoked.core.proc import ProcessId
+from yoked.core.proc import ProcessId, has_open, thread_times
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux has them")
 DEADLINE_S = 30.0
@@ -114,3 +116,36 @@ def test_a_name_with_a_parenthesis_does_not_confuse() -> None:
 
         assert ProcessId.of(process.pid).alive
         process.kill()
+
+
+def test_the_main_thread_is_told_apart_from_others() -> None:
+    def compute() -> None:
+        until_s = time.thread_time() + 0.2
+        while time.thread_time() < until_s:
+            pass
+
+    before = thread_times(os.getpid())
+    other = threading.Thread(target=compute)
+    other.start()
+    other.join()
+    after = thread_times(os.getpid())
+    compute()
+    last = thread_times(os.getpid())
+
+    assert before is not None
+    assert after is not None
+    assert last is not None
+    assert after.main_cpu_s - before.main_cpu_s < 0.1
+    assert last.main_cpu_s - after.main_cpu_s >= 0.15
+    assert last.delayed_s >= last.main_delayed_s
+
+
+def test_nothing_is_counted_of_a_process_that_never_was() -> None:
+    assert thread_times(2**22 + 1) is None
+
+
+def test_what_a_process_has_open_is_seen(sleeper: subprocess.Popen[str]) -> None:
+    with open("/dev/full", "wb"):  # noqa: PTH123 - any device will do
+        assert has_open(os.getpid(), "/dev/nvidia", "/dev/fu")
+    assert not has_open(sleeper.pid, "/dev/nvidia", "/dev/fu")
+    assert not has_open(2**22 + 1, "/")

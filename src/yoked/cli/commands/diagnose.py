@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.cli.commands.diagnose_shares import shares_lines, shares_payload
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
@@ -41,8 +42,9 @@ def command(
     """Say of a run which host and which rank hold it up, why, since when, and what to do.
 
     Its hosts find that out by themselves, twice a second, also while no controller is there. Of a
-    run that is over it tells how it ended. With --pid it looks at a program that yoked did not
-    start, as the kernel of this machine has it.
+    run that gets on it says where its ranks' time goes, and which of them gates the others; of one
+    that is over, how it ended. With --pid it looks at a program that yoked did not start, as the
+    kernel of this machine has it.
     """
     output = Output(json_mode=json_output)
     if pid is not None:
@@ -57,12 +59,15 @@ def command(
         record = handle.record
         found = _stacks(handle, output) if stacks else None
     faults = faults_of(record)
+    shown = payload(record, faults)
+    gets_on = shown["state"] in ("healthy", "slow")
     output.result(
-        payload(record, faults) | ({} if found is None else {"stacks": stacks_payload(found)}),
+        shown | ({} if found is None else {"stacks": stacks_payload(found)}),
         verdict=verdict(record, faults),
         evidence=[
             *(f"  {line}" for line in (faults[0]["evidence"][1:] if faults else ())),
             *(line for fault in faults[1:] for line in ("and:", *_lines(fault))),
+            *(shares_lines(shown["shares"]) if gets_on else ()),
             *stacks_lines(found or {}),
         ],
         next_commands=[*(faults[0]["fix"] if faults else ()), *record.go_on(same_fleet(fleet))],
@@ -113,11 +118,14 @@ def _stacks(handle: RunHandle, output: Output) -> dict[str, list[RankStacks]]:
 
 def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The object that `--json` prints."""
+    state = _state(record, faults)
     return {
         "ok": not faults,
         "run": record.name,
-        "state": _state(record, faults),
+        "state": state,
         "faults": list(faults),
+        # Of a run that stands, what was before says nothing.
+        "shares": shares_payload(record) if state in ("healthy", "slow") else None,
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from yoked.agent.listeners import socket_inodes
 from yoked.agent.tcp import Connection, connections
-from yoked.core.proc import kernel_view
+from yoked.core.proc import has_open, kernel_view, thread_times
 from yoked.core.schema import decode
 from yoked.core.shared_json import read_shared_json
 from yoked.diagnosis.vitals import (
@@ -33,6 +33,10 @@ from yoked.diagnosis.vitals import (
 from yoked.launch.bootstrap.job import Job
 from yoked.ranks.freeing import plain_address
 
+# What a program has open that computes on a GPU of NVIDIA's or AMD's, and how often that is looked
+# up: a rank has hundreds of files open.
+_GPUS, _GPU_LOOKS = ("/dev/nvidia", "/dev/kfd"), 10
+
 
 class Looker:
     """Looks at this host's ranks."""
@@ -41,6 +45,7 @@ class Looker:
         self._attempt = attempt
         self._own = job.node_rank
         self._number = 0
+        self._on_gpu: set[int] = set()
         self._nodes = {node.address: number for number, node in enumerate(job.nodes)}
         self._families = {
             socket.AF_INET6 if ":" in address else socket.AF_INET for address in self._nodes
@@ -54,7 +59,7 @@ class Looker:
         told = [
             vitals
             for rank, pid in ranks.items()
-            if (vitals := _rank(rank, pid, files.get(rank))) is not None
+            if (vitals := self._rank(rank, pid, files.get(rank))) is not None
         ]
         ends = self._connections() if len(self._nodes) > 1 else []
         return Vitals(
@@ -64,6 +69,27 @@ class Looker:
             ended=tuple(ended),
             links=tuple(_links(ends, ranks.values())),
             control=tuple(_links(ends, [os.getpid()])),
+        )
+
+    def _rank(self, rank: int, pid: int, file: Path | None) -> RankVitals | None:
+        """A rank's process; None: it is gone."""
+        seen = kernel_view(pid)
+        if seen is None:
+            return None
+        if pid not in self._on_gpu and self._number % _GPU_LOOKS == 1 and has_open(pid, *_GPUS):
+            self._on_gpu.add(pid)
+        times = thread_times(pid)
+        return RankVitals(
+            rank=rank,
+            pid=pid,
+            state=seen.state,
+            cpu_s=seen.cpu_s,
+            recorded=None if file is None else _recorded(file),
+            waits_in=seen.waits_in,
+            delayed_s=times.delayed_s if times else 0.0,
+            main_cpu_s=times.main_cpu_s if times else None,
+            main_delayed_s=times.main_delayed_s if times else 0.0,
+            gpu=pid in self._on_gpu,
         )
 
     def _connections(self) -> list[tuple[int, Connection]]:
@@ -107,32 +133,6 @@ def link_vitals(node: int, ends: Sequence[Connection]) -> LinkVitals:
         sent_bytes=sum(end.sent_bytes for end in ends),
         received_bytes=sum(end.received_bytes for end in ends),
     )
-
-
-def _rank(rank: int, pid: int, file: Path | None) -> RankVitals | None:
-    """A rank's process; None: it is gone."""
-    seen = kernel_view(pid)
-    if seen is None:
-        return None
-    return RankVitals(
-        rank=rank,
-        pid=pid,
-        state=seen.state,
-        cpu_s=seen.cpu_s,
-        recorded=None if file is None else _recorded(file),
-        waits_in=seen.waits_in,
-        delayed_s=_delayed_s(pid),
-    )
-
-
-def _delayed_s(pid: int) -> float:
-    """Seconds in which threads of a process waited for a core; 0 where nobody counts."""
-    delayed_ns = 0
-    # A thread may end meanwhile, or the kernel not count.
-    with contextlib.suppress(OSError, IndexError):
-        for thread in os.scandir(f"/proc/{pid}/task"):
-            delayed_ns += int(Path(thread.path, "schedstat").read_text().split()[1])
-    return delayed_ns / 1e9
 
 
 def _recorded(file: Path) -> Recorded | None:

@@ -11,12 +11,13 @@ import gzip
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
 from yoked.core.fs import write_bytes
 from yoked.diagnosis.cause import Cause
+from yoked.diagnosis.gate import Shares, shares_of
 from yoked.diagnosis.history import Place, RunHistory
 from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
@@ -28,6 +29,8 @@ from yoked.launch.bootstrap.outcome import Failure
 from yoked.launch.bootstrap.spawn import LocalRanks
 
 PERIOD_S = 0.5
+# So often it is said where the ranks' time goes.
+_SHARES_S = 5.0
 # What this host tells of the run, for whoever asks.
 DIAGNOSIS_NAME = "diagnosis.json"
 # What it has that from: yoked.diagnosis.replay.Seen.
@@ -52,7 +55,9 @@ class Watch:
         self._history = RunHistory(_places(job), job.node_rank)
         self._hosts = [node.host for node in job.nodes]
         self._due_s = 0.0
-        self._said: list[dict[str, Any]] | None = None
+        self._shares_due_s = 0.0
+        self._shares: Shares | None = None
+        self._said: tuple[list[dict[str, Any]], Shares | None] | None = None
         self._kept: tuple[str, str] | None = None
         self.causes: list[Cause] = []
 
@@ -78,6 +83,10 @@ class Watch:
         self._history.take(self._job.node_rank, seen, now_s)
         self._history.tick(now_s)
         self.causes = causes(self._history)
+        if now_s >= self._shares_due_s:
+            self._shares_due_s = now_s + _SHARES_S
+            # While it evaluates or saves, what was before goes on to hold.
+            self._shares = shares_of(self._history) or self._shares
         self._write()
         return seen
 
@@ -111,10 +120,15 @@ class Watch:
 
     def _write(self) -> None:
         said = [_said(cause, self._hosts) for cause in self.causes]
-        if said == self._said:
+        if (said, self._shares) == self._said:
             return
-        self._said = said
-        content = {"attempt": self._generation, "time_s": time.time(), "causes": said}
+        self._said = (said, self._shares)
+        content = {
+            "attempt": self._generation,
+            "time_s": time.time(),
+            "causes": said,
+            "shares": self._shares and asdict(self._shares),
+        }
         # A full disk must not end the run.
         with contextlib.suppress(OSError):
             JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)

@@ -1,0 +1,88 @@
+"""Where the ranks' time goes, as `yoked diagnose` shows it of a run that gets on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from yoked.launch.registry import Record
+from yoked.table import table
+from yoked.units import format_duration, listed
+
+
+def shares_payload(record: Record) -> dict[str, Any] | None:
+    """As `--json` has them; None: nothing is known yet."""
+    shares = record.shares
+    if shares is None:
+        return None
+    step_s, ahead = shares["step_s"], shares["ahead"]
+    return {
+        "step_s": step_s,
+        "gate": shares["gate"],
+        "gating": list(shares["gating"]),
+        "ahead": ahead,
+        "ahead_s": None if ahead is None or step_s is None else round(ahead * step_s, 4),
+        "since_s": round(shares["since_s"], 1),
+        "ranks": [{**each, "host": record.host_of(each["rank"])} for each in shares["ranks"]],
+    }
+
+
+def shares_lines(shown: Mapping[str, Any] | None) -> Iterator[str]:
+    """For people. shown: as `shares_payload` gave it."""
+    if shown is None:
+        yield "where the ranks' time goes is told after some 20 s of training"
+        return
+    loads = any(each["loads_data"] >= 0.05 for each in shown["ranks"])
+    headings = ("rank", "host", "computes", "waits for a core", "waits for others")
+    yield from table(
+        (*headings, *(["loads data"] if loads else [])),
+        [
+            (
+                str(each["rank"]),
+                each["host"] or "?",
+                _percent(each["computes"]),
+                _percent(each["waits_for_core"]),
+                _percent(each["waits"]),
+                *([_percent(each["loads_data"])] if loads else []),
+            )
+            for each in shown["ranks"]
+        ],
+    )
+    yield _gate(shown)
+
+
+def _gate(shown: Mapping[str, Any]) -> str:
+    """Who sets the pace, in a sentence."""
+    since = f", for {format_duration(shown['since_s'])}"
+    took = "" if shown["step_s"] is None else f" of {format_duration(shown['step_s'])}"
+    hosts = {each["rank"]: each["host"] for each in shown["ranks"]}
+    who = listed([f"rank {rank} on {hosts.get(rank)}" for rank in shown["gating"]])
+    several = len(shown["gating"]) > 1
+    if shown["gate"] == "rank":
+        longer = (
+            f"{shown['ahead']:.0%} of the time"
+            if shown["ahead_s"] is None
+            else f"{format_duration(shown['ahead_s'])} in each step{took}"
+        )
+        gates, are = ("gate", "they are") if several else ("gates", "it is")
+        return f"{who} {gates} the run{since}: {are} busy for {longer} while all others wait"
+    if shown["gate"] == "data":
+        waits = "load" if several else "loads"
+        return f"{who} {waits} data in much of each step{took}, and the others wait{since}"
+    if shown["gate"] == "network":
+        return f"what the ranks exchange takes most of each step{took}: all of them wait{since}"
+    if shown["gate"] == "nobody":
+        return f"all ranks are busy for about as long in each step{took}: nobody waits for one rank"
+    if any(each["gpu"] for each in shown["ranks"]):
+        return (
+            "a GPU computes, whose time the kernel does not tell: so nor does it who gates the run"
+        )
+    if len(shown["ranks"]) > 1:
+        return (
+            "who gates the run is not known: threads beside the main one compute, or nobody counts"
+        )
+    return f"a rank alone waits for data and disks{took}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

@@ -1,0 +1,78 @@
+"""What a host's daemon writes of its run, by real processes and records that say what is wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from yoked.core.proc import has_proc
+from yoked.core.shared_json import SharedJson
+from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.spawn import LocalRanks
+from yoked.launch.bootstrap.watch import PERIOD_S, Watch
+from yoked.records.answers import understood
+
+pytestmark = pytest.mark.skipif(not has_proc(), reason="it reads /proc")
+
+
+def job(folder: Path) -> Job:
+    return Job(
+        run="r",
+        launch_id="0123456789ab",
+        folder=folder,
+        node_rank=0,
+        nodes=(Node("alpha", "192.0.2.1", 1),),
+        control_port=41,
+        control_fd=None,
+        restarts=0,
+        resume_args=(),
+        program=Program("script", "x.py", ()),
+        cwd=folder,
+        bootstrap=False,
+    )
+
+
+def record(steps: int) -> dict[str, Any]:
+    now_s = time.monotonic()
+    return {
+        "at_s": now_s, "steps": steps, "stepped_s": now_s, "phase": "training", "phase_s": now_s,
+        "awaits": None, "frames": [["/home/me/train.py", 41, "main"]], "frames_s": now_s,
+        "groups": None, "traced": False,
+    }  # fmt: skip
+
+
+def test_where_the_time_goes_is_written_for_whoever_asks(tmp_path: Path) -> None:
+    of = job(tmp_path)
+    file = of.record_file(0, 0)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    memory = SharedJson(file)
+    # This very process is the rank.
+    ranks = cast(LocalRanks, SimpleNamespace(processes={0: os.getpid()}, through={}))
+    watch = Watch(of, 0)
+
+    for look in range(60):
+        memory.write(record(steps=look))
+        watch.turn(ranks, look * PERIOD_S)
+
+    written = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert written["causes"] == []
+    shares = written["shares"]
+    assert shares["step_s"] == pytest.approx(PERIOD_S, rel=0.1)
+    assert shares["ranks"][0]["computes"] is not None
+    assert (shares["gate"], shares["gating"]) == (None, [])
+    # And it passes the rules of what an agent may answer.
+    odd: list[str] = []
+    status = {
+        "run": "r", "launch_id": "0123456789ab", "state": "running", "folder": "/f",
+        "node_rank": 0, "nodes": [{"host": "alpha", "ranks": 1}], "started_s": 1.0,
+        "ended_s": None, "now_s": 2.0, "attempt": 0, "failure": None, "progress": None,
+        "diagnosis": written,
+    }  # fmt: skip
+    assert understood("job_status", status, odd)["diagnosis"]["shares"] == shares
+    assert odd == []
