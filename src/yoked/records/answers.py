@@ -454,6 +454,9 @@ _JOB = fields(
                             more=True,
                         )
                     ),
+                    "nccl": optional(
+                        fields({"what": text, "as_planned": flag}, needed=("what", "as_planned"))
+                    ),
                 },
                 needed=("causes",),
                 more=True,

@@ -150,6 +150,27 @@ def test_a_run_that_failed_tells_its_first_cause() -> None:
     assert found["faults"][0]["evidence"] == ["killed by SIGKILL", "step 7"]
 
 
+def test_the_network_of_nccl_is_evidence_where_a_link_is_blamed_or_it_is_not_the_planned_one() -> (
+    None
+):
+    link = {"cause": "link-stands", "hosts": ["alpha", "beta"], "what": "the link stands"}
+    planned, other = (
+        {"what": f"NCCL uses eth{number}", "as_planned": number == 0} for number in (0, 1)
+    )
+
+    def evidence(cause: dict[str, Any], *nccl: dict[str, Any] | None) -> list[str]:
+        hosts = (
+            told(node, cause, diagnosis={"causes": [cause], "nccl": each})
+            for node, each in enumerate(nccl)
+        )
+        (fault,) = faults_of(record(*hosts))
+        return fault["evidence"][1:]
+
+    assert evidence(link, planned, None) == ["alpha: NCCL uses eth0"]
+    assert evidence(CAUSE, planned, planned) == []
+    assert evidence(CAUSE, planned, other) == ["beta: NCCL uses eth1"]
+
+
 IN_TORCH = ("/v/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
 IN_PROGRAM = ("/home/me/train.py", 41, "main")
 STARTERS = (("/c/yoked/launch/bootstrap/rank.py", 297, "main"), ("<frozen runpy>", 88, "_run_code"))

@@ -11,14 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from yoked.core.fs import read_json
 from yoked.core.shared_json import read_shared_json
-from yoked.ranks import recorder
-from yoked.ranks.freeing import ADDRESSES_VARIABLE, free_rank
+from yoked.ranks import freeing, recorder
+from yoked.ranks.freeing import ADDRESSES_VARIABLE, NcclAbortedError, free_rank
 
 LIMIT_S = 20.0
 PROGRAM = """
@@ -130,3 +131,62 @@ def test_connections_to_hosts_of_the_run_are_shut_and_no_others(
         finally:
             for each in (*ends, *accepted):
                 each.close()
+
+
+class Nccl: ...
+
+
+class Gloo: ...
+
+
+def groups_of(patch: pytest.MonkeyPatch, *backends: object) -> list[str]:
+    """Has torch have groups with these backends for GPUs; returns what was done to them."""
+
+    def group(backend: object) -> SimpleNamespace:
+        return SimpleNamespace(_get_backend=lambda device: backend)
+
+    done: list[str] = []
+    c10d = SimpleNamespace(
+        torch=SimpleNamespace(device=str),
+        ProcessGroupNCCL=Nccl,
+        _world=SimpleNamespace(pg_map=[group(backend) for backend in backends]),
+        _abort_process_group=lambda: done.append("aborted"),
+    )
+    patch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)
+    patch.setattr(freeing, "_ONCE", threading.Lock())
+    patch.setenv(ADDRESSES_VARIABLE, "")
+    return done
+
+
+def freed_by_another_thread() -> None:
+    """Wait in this thread, as a program does, while another frees it, twice."""
+
+    def free() -> None:
+        free_rank()
+        free_rank()
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.01)
+
+
+def test_a_rank_that_nccl_holds_raises_before_it_can_use_what_the_abort_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = groups_of(monkeypatch, Gloo(), Nccl())
+
+    with pytest.raises(NcclAbortedError, match="a peer was lost in a collective of NCCL"):
+        freed_by_another_thread()
+
+    # The second word found nothing to do.
+    time.sleep(0.1)
+    assert done == ["aborted"]
+
+
+def test_a_rank_without_nccl_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = groups_of(monkeypatch, Gloo())
+
+    freed_by_another_thread()
+
+    assert done == []

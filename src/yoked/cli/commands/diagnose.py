@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Annotated, Any
 
@@ -131,6 +131,26 @@ def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, An
 
 def faults_of(record: Record) -> list[dict[str, Any]]:
     """What is wrong with a run, the root first; empty: nothing, as far as its hosts can tell."""
+    found = _faults(record)
+    for number, fault in enumerate(found):
+        fault["evidence"] += _nccl_lines(record, fault, first=number == 0)
+    return found
+
+
+def _nccl_lines(record: Record, fault: Mapping[str, Any], *, first: bool) -> Iterator[str]:
+    """The network that NCCL says it uses: of a host or link that is blamed, and of all hosts on
+    which it is not the planned one.
+    """
+    for host, told in record.hosts.items():
+        nccl = (told.get("diagnosis") or {}).get("nccl")
+        if nccl is None:
+            continue
+        blamed = fault["rank"] is None and host in fault["hosts"]
+        if blamed or (first and not nccl["as_planned"]):
+            yield f"{host}: {nccl['what']}"
+
+
+def _faults(record: Record) -> list[dict[str, Any]]:
     if record.active:
         return [
             {

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
@@ -19,6 +21,7 @@ from yoked.core.fs import write_bytes
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.gate import Shares, shares_of
 from yoked.diagnosis.history import Place, RunHistory
+from yoked.diagnosis.nccl import network_of
 from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.vitals import Ended, Vitals
@@ -35,6 +38,8 @@ _SHARES_S = 5.0
 DIAGNOSIS_NAME = "diagnosis.json"
 # What it has that from: yoked.diagnosis.replay.Seen.
 SEEN_NAME = "seen.json.gz"
+# NCCL tells its network when ranks first meet.
+_HEAD_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -128,11 +133,30 @@ class Watch:
             "time_s": time.time(),
             "causes": said,
             "shares": self._shares and asdict(self._shares),
+            "nccl": self._nccl if said else None,
         }
         # A full disk must not end the run.
         with contextlib.suppress(OSError):
             JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
             self._keep()
+
+    @cached_property
+    def _nccl(self) -> dict[str, Any] | None:
+        """The network that NCCL chose here, where its ranks print it."""
+        network = network_of(self._first_lines())
+        if network is None:
+            return None
+        # As yoked told the ranks.
+        planned = os.environ.get("GLOO_SOCKET_IFNAME", "")
+        return {"what": network.words(planned), "as_planned": network.is_on(planned)}
+
+    def _first_lines(self) -> Iterator[str]:
+        for rank in self._job.local_ranks:
+            for stream in ("out", "err"):
+                with contextlib.suppress(OSError):
+                    path = self._job.log_file(self._generation, rank, stream)
+                    with path.open("rb") as file:
+                        yield from file.read(_HEAD_BYTES).decode(errors="replace").splitlines()
 
     def _keep(self) -> None:
         """Keep what was seen when a verdict changes, so that it can be judged again."""

@@ -13,6 +13,8 @@ import pytest
 
 from yoked.core.proc import has_proc
 from yoked.core.shared_json import SharedJson
+from yoked.diagnosis.cause import Cause
+from yoked.launch.bootstrap import watch as watching
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.spawn import LocalRanks
 from yoked.launch.bootstrap.watch import PERIOD_S, Watch
@@ -66,7 +68,11 @@ def test_where_the_time_goes_is_written_for_whoever_asks(tmp_path: Path) -> None
     assert shares["step_s"] == pytest.approx(PERIOD_S, rel=0.1)
     assert shares["ranks"][0]["computes"] is not None
     assert (shares["gate"], shares["gating"]) == (None, [])
-    # And it passes the rules of what an agent may answer.
+    assert as_understood(written)["shares"] == shares
+
+
+def as_understood(written: dict[str, Any]) -> dict[str, Any]:
+    """What passes of it the rules of what an agent may answer: all."""
     odd: list[str] = []
     status = {
         "run": "r", "launch_id": "0123456789ab", "state": "running", "folder": "/f",
@@ -74,5 +80,34 @@ def test_where_the_time_goes_is_written_for_whoever_asks(tmp_path: Path) -> None
         "ended_s": None, "now_s": 2.0, "attempt": 0, "failure": None, "progress": None,
         "diagnosis": written,
     }  # fmt: skip
-    assert understood("job_status", status, odd)["diagnosis"]["shares"] == shares
+    found: dict[str, Any] = understood("job_status", status, odd)["diagnosis"]
     assert odd == []
+    return found
+
+
+def told_with(folder: Path, causes: list[Cause], patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a host tells whose rules find these causes."""
+    patch.setattr(watching, "causes", lambda history: causes)
+    patch.setenv("GLOO_SOCKET_IFNAME", "enp4s0")
+    Watch(job(folder), 0).turn(cast(LocalRanks, SimpleNamespace(processes={}, through={})), 0.0)
+    return as_understood(json.loads((folder / "diagnosis.json").read_text()))
+
+
+def test_with_a_cause_the_network_is_told_that_nccl_says_in_a_ranks_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep = Cause("host-asleep", (0,), 2.0, "likely")
+    silent = told_with(tmp_path, [asleep], monkeypatch)
+    log = job(tmp_path).log_file(0, 0, "out")
+    log.parent.mkdir()
+    log.write_text("epoch 1\na:1:1 [0] NCCL INFO Bootstrap : Using docker0:192.0.2.9<0>\nstep 1\n")
+
+    held_up = told_with(tmp_path, [asleep], monkeypatch)
+    goes_on = told_with(tmp_path, [], monkeypatch)
+
+    assert held_up["nccl"] == {
+        "what": "NCCL uses docker0 (192.0.2.9), and not enp4s0 as planned: NCCL_SOCKET_IFNAME, or "
+        "/etc/nccl.conf",
+        "as_planned": False,
+    }
+    assert silent["nccl"] is goes_on["nccl"] is None

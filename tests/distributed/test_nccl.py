@@ -1,0 +1,68 @@
+"""A rank that waits on its GPU for another is freed by NCCL's own abort."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests.distributed.test_host_program import DEADLINE_S, SOURCE
+
+pytestmark = [pytest.mark.distributed, pytest.mark.gpu]
+
+PROGRAM = """
+import os, sys, threading, torch, torch.distributed as dist
+from yoked.ranks.freeing import free_rank
+torch.cuda.set_device(int(os.environ["RANK"]))
+dist.init_process_group("nccl")
+numbers = torch.ones(1000, device="cuda")
+dist.all_reduce(numbers)
+torch.cuda.synchronize()
+print("begun", flush=True)
+if os.environ["RANK"] == "1":
+    sys.stdin.read()
+threading.Timer(2.0, free_rank).start()
+dist.all_reduce(numbers)
+torch.cuda.synchronize()
+print("went on", flush=True)
+"""
+
+
+def test_a_rank_that_waits_for_another_on_its_gpu_raises_and_does_not_go_on() -> None:
+    if (count := torch.cuda.device_count()) < 2:
+        pytest.skip(f"NCCL between two ranks takes two CUDA devices, and here are {count}")
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        port = str(opened.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(SOURCE),
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "YOKED_RANK_ADDRESSES": "127.0.0.1",
+                # As a rank of a run has it.
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said, complained = ranks[0].communicate(timeout=DEADLINE_S)
+    finally:
+        for rank in ranks:
+            rank.kill()
+        ranks[1].communicate()
+
+    assert said == "begun\n"
+    assert "NcclAbortedError: a peer was lost in a collective of NCCL" in complained
