@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from yoked.diagnosis.history import RankPace, RunHistory
-from yoked.diagnosis.pace import LEARN_S, pace_of, window_s
+from yoked.diagnosis.activity import PATIENT, activity_of
+from yoked.diagnosis.history import RunHistory
+from yoked.diagnosis.vitals import RankVitals
 
 # rank: some are busy while the others wait. data: some wait for data. network: all ranks wait
 # in most of the time. nobody: all are busy for as long.
@@ -20,6 +21,10 @@ Gate = Literal["rank", "data", "network", "nobody"]
 # Of the time: by less nobody is ahead, and a rank that is busy for less waits in most of it.
 _AHEAD, _MOST = 0.1, 0.5
 _LOADING = 0.3
+# What is looked at, and at least so much of it.
+_SPAN_S, _SPAN_STEPS, _SEEN = 20.0, 4.0, 0.6
+# Of a core: what the main thread has less than, while others have more, is computed by those.
+_IDLE, _OTHERS_COMPUTE = 0.02, 0.5
 
 
 @dataclass(frozen=True)
@@ -54,22 +59,47 @@ class Shares:
 
 def shares_of(history: RunHistory) -> Shares | None:
     """None: too little is known of it, or it did something else than train lately."""
-    span_s = max(LEARN_S, window_s(history))
-    pace = pace_of(history, span_s)
-    if pace is None:
-        return None
-    shares = tuple(_share(rank, pace.ranks[rank]) for rank in sorted(pace.ranks))
+    span_s = max(_SPAN_S, _SPAN_STEPS * (history.step_s or 0.0))
+    found = dict[int, RankShare]()
+    for host in history.hosts:
+        looks = [(at_s, one) for at_s, one in host.looks if history.now_s - at_s <= span_s]
+        if len(looks) < 3 or looks[-1][0] - looks[0][0] < _SEEN * span_s:
+            return None
+        for rank in host.place.ranks:
+            seen = [each for _, look in looks for each in look.ranks if each.rank == rank]
+            share = _share(seen, looks[-1][0] - looks[0][0]) if len(seen) == len(looks) else None
+            if share is None:
+                return None
+            found[rank] = share
+    shares = tuple(found[rank] for rank in sorted(found))
     gate, gating, ahead = _gate(shares)
     if history.gate is None or history.gate[0] != (gate, gating):
         # It has been so all over the stretch.
         history.gate = ((gate, gating), history.now_s - span_s)
-    return Shares(pace.step_s, shares, gate, gating, ahead, history.now_s - history.gate[1])
+    return Shares(history.step_s, shares, gate, gating, ahead, history.now_s - history.gate[1])
 
 
-def _share(rank: int, pace: RankPace) -> RankShare:
-    computes = pace.computes
-    waits = None if computes is None else max(0.0, 1 - computes - pace.delayed)
-    return RankShare(rank, computes, pace.delayed, waits, pace.loading, pace.gpu)
+def _share(seen: Sequence[RankVitals], took_s: float) -> RankShare | None:
+    """Of the looks at one rank; None: it is not one process, or did something else than train."""
+    first, last = seen[0], seen[-1]
+    doing = [activity_of(each) for each in seen]
+    if first.pid != last.pid or first.recorded is None or any(each in PATIENT for each in doing):
+        return None
+    computes = _computes(first, last, took_s)
+    delayed = min(1.0, (last.main_delayed_s - first.main_delayed_s) / took_s)
+    waits = None if computes is None else max(0.0, 1 - computes - delayed)
+    loads = doing.count("loading data") / len(doing)
+    return RankShare(last.rank, computes, delayed, waits, loads, last.gpu)
+
+
+def _computes(first: RankVitals, last: RankVitals, took_s: float) -> float | None:
+    """Share of the time in which a rank's main thread was on a core; None: that says nothing."""
+    if first.main_cpu_s is None or last.main_cpu_s is None or last.gpu:
+        # While a GPU computes, a thread may wait on a core.
+        return None
+    share = (last.main_cpu_s - first.main_cpu_s) / took_s
+    others = (last.cpu_s - first.cpu_s) / took_s - share
+    return None if share < _IDLE and others > _OTHERS_COMPUTE else min(1.0, share)
 
 
 def _gate(shares: Sequence[RankShare]) -> tuple[Gate | None, tuple[int, ...], float | None]:

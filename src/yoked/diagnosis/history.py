@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from yoked.diagnosis.vitals import RankVitals, Recorded, Vitals
 
 # Steps from which the usual one is learned, and looks that are kept: a minute of two a second.
-_STEPS_KEPT = 32
+_STEPS_KEPT = 128
 _LOOKS_KEPT = 120
 # A step is known to be usual from so many on.
 _STEPS_NEEDED = 4
@@ -53,21 +53,32 @@ class HostHistory:
         return older[-1] if older else (self.looks[0][1] if self.looks else None)
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step of a rank. ended_s: by the listener's clock. cpu_s, delayed_s: of all its threads on a
+    core, and waiting for one.
+    """
+
+    ended_s: float
+    took_s: float
+    cpu_s: float
+    delayed_s: float
+
+
 @dataclass
 class RankHistory:
-    """One rank. ends: when each of its last steps ended, and the seconds that it took, the oldest
-    first. moved_s: when it was last seen to get on: another step, another collective, another line.
+    """One rank. taken: its last steps, the oldest first. moved_s: when it was last seen to get on:
+    another step, another collective, another line.
     """
 
     steps: int = 0
-    stepped_s: float | None = None
     moved_s: float = 0.0
+    taken: deque[Step] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
     _mark: object = None
-    ends: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
+    _delayed_s: float | None = None
 
-    def take(self, recorded: Recorded, now_s: float) -> None:
+    def take(self, recorded: Recorded, delayed_s: float, now_s: float) -> None:
         """Learn from a newer record."""
-        stepped_s = now_s - recorded.age_s - recorded.stepped_age_s
         # A loop may be met at the same line each time.
         groups = recorded.groups
         started = None if groups is None else {each.name: each.started for each in groups}
@@ -78,34 +89,38 @@ class RankHistory:
             self._mark = mark
             self.moved_s = max(self.moved_s, now_s - recorded.age_s - _LOOK_S)
         if recorded.steps > self.steps:
-            # The first step compiles, and looks may miss some: their mean is what is known.
-            if self.steps > 0 and self.stepped_s is not None:
-                took_s = (stepped_s - self.stepped_s) / (recorded.steps - self.steps)
-                self.ends.append((stepped_s, max(took_s, 0.0)))
-            self.steps, self.stepped_s = recorded.steps, stepped_s
+            self._take_steps(recorded, delayed_s, now_s)
+
+    def _take_steps(self, recorded: Recorded, delayed_s: float, now_s: float) -> None:
+        count = recorded.steps - self.steps
+        # How long threads waited for a core is not known of each step.
+        each_s = 0.0 if self._delayed_s is None else (delayed_s - self._delayed_s) / count
+        ended_s = now_s - recorded.age_s - recorded.stepped_age_s
+        found = list[Step]()
+        for took_s, cpu_s in zip(recorded.step_s[::-1], recorded.step_cpu_s[::-1], strict=False):
+            if len(found) < count:
+                found.append(Step(ended_s, took_s, cpu_s, max(0.0, each_s)))
+                ended_s -= took_s
+        self.taken.extend(reversed(found))
+        self.steps, self._delayed_s = recorded.steps, delayed_s
 
     @property
     def step_s(self) -> float | None:
         """Seconds of a usual step; None: too few were seen."""
-        if len(self.ends) < _STEPS_NEEDED:
+        if len(self.taken) < _STEPS_NEEDED:
             return None
-        return statistics.median(took_s for _, took_s in self.ends)
+        return statistics.median(step.took_s for step in self.taken)
 
 
 @dataclass(frozen=True)
 class RankPace:
-    """A rank, per step: seconds of all its threads on a core, and waiting for one.
-
-    Of the time: computes, in which its main thread was on a core (None: unknown), and delayed, in
-    which that waited for one. loading: share of the looks in which it loaded data. gpu: it has one.
+    """A rank, per step, as the median has it: seconds of all its threads on a core, and waiting for
+    one. loading: share of the looks in which it loaded data.
     """
 
     cpu_s: float
     delayed_s: float
     loading: float
-    computes: float | None
-    delayed: float
-    gpu: bool
 
     @property
     def own_s(self) -> float:
@@ -127,9 +142,12 @@ class LinkPace:
 
 @dataclass(frozen=True)
 class Pace:
-    """A stretch of a run. step_s: None where no step ended in it. links: by host, and the other."""
+    """A stretch of a run. step_s: the median's; None: too few steps are known. long_s: of one that
+    is longer than nine of ten. links: by host, and the other.
+    """
 
     step_s: float | None
+    long_s: float
     ranks: Mapping[int, RankPace]
     links: Mapping[tuple[int, int], LinkPace]
 
@@ -159,7 +177,7 @@ class RunHistory:
         host.looks.append((now_s, vitals))
         for rank in vitals.ranks:
             if rank.rank in host.place.ranks and rank.recorded is not None:
-                self.ranks[rank.rank].take(rank.recorded, now_s)
+                self.ranks[rank.rank].take(rank.recorded, rank.delayed_s, now_s)
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
-from yoked.diagnosis.pace import all_do_more, pace_of, slow_for_s, times_slower, window_s
+from yoked.diagnosis.pace import all_do_more, pace_now, slow_for_s, times_slower
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
@@ -21,11 +21,10 @@ _CARRIES = 0.85
 
 def slow_downs(history: RunHistory) -> Iterator[Cause]:
     """Why steps take longer than usual; nothing where they do not, or nothing explains it."""
-    usual, now = history.usual, pace_of(history, window_s(history))
+    usual, now = history.usual, pace_now(history)
     times = times_slower(usual, now)
-    if times is None and now is not None and now.step_s is not None:
+    if usual is None or usual.step_s is None or times is None:
         history.slow_since_s = None
-    if usual is None or now is None or usual.step_s is None or times is None:
         return
     since_s = slow_for_s(history)
     longer_s = (times - 1) * usual.step_s
@@ -44,7 +43,11 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
         slow = _slow_rank(history, rank, usual, now, times)
         yield slow if slow.params["delayed"] or not losing else links[0]
         return
-    loads = [each for each, pace in now.ranks.items() if pace.loading >= _LOADING]
+    loads = [
+        each
+        for each, pace in now.ranks.items()
+        if each in usual.ranks and pace.loading - usual.ranks[each].loading >= _LOADING
+    ]
     if loads:
         params = {"times": times, "share": now.ranks[loads[0]].loading}
         yield Cause("data-slow", (history.node_of(loads[0]),), since_s, "likely",
@@ -55,9 +58,8 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
 
 def slow_links(history: RunHistory) -> Iterator[Cause]:
     """Links that carry less than usual, though there is something to carry."""
-    usual, now = history.usual, pace_of(history, window_s(history))
-    if usual is not None and now is not None:
-        yield from _slow_links(history, usual, now, None)
+    if history.usual is not None:
+        yield from _slow_links(history, history.usual, pace_now(history), None)
 
 
 def _slow_links(

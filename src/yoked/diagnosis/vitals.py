@@ -64,7 +64,8 @@ class Recorded:
     age_s: of the record; a rank that cannot run Python writes none. steps, stepped_age_s: taken,
     and since the last. phase: as the trainer says; None: of a program that says nothing.
     frames: of the main thread, the innermost first; frames_age_s: since it stands there.
-    groups: None: nothing is known of them. traced: a debugger of Python's is at work.
+    groups: None: nothing is known of them. traced: a debugger of Python's is at work. step_s,
+    step_cpu_s: of its last steps, and of a core that its threads used in them, the oldest first.
     """
 
     age_s: Age
@@ -77,6 +78,8 @@ class Recorded:
     frames_age_s: Age
     groups: tuple[Group, ...] | None
     traced: bool = False
+    step_s: tuple[Age, ...] = ()
+    step_cpu_s: tuple[Age, ...] = ()
 
 
 @dataclass(frozen=True)

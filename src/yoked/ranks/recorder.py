@@ -19,6 +19,7 @@ import select
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -45,6 +46,8 @@ _MOST_STACK_FRAMES, _MOST_THREADS = 64, 64
 _MOST_CHARACTERS = 160
 # Enough to know the order of a step's calls, as a rule.
 _MOST_CALLS = 32
+# Of steps, of which there are more than this many between two looks only where they are tiny.
+_MOST_ENDS = 33
 
 # What a program can be about. The trainer says it; of others the daemon judges by the frames.
 Phase = Literal["starting", "training", "evaluating", "saving", "loading", "compiling"]
@@ -56,6 +59,7 @@ class Recorder:
     def __init__(self) -> None:
         self.steps = 0
         self._stepped_s = time.monotonic()
+        self._ends: deque[tuple[float, float]] = deque(maxlen=_MOST_ENDS)
         self._phase: tuple[Phase | None, float] = (None, self._stepped_s)
         self._awaited: tuple[str, tuple[int, ...], float] | None = None
         self._frames: list[list[Any]] = []
@@ -92,6 +96,7 @@ class Recorder:
         """The program took a step."""
         self.steps += 1
         self._stepped_s = time.monotonic()
+        self._ends.append((self._stepped_s, time.process_time()))
         if self._phase[0] == "starting":
             self._phase = ("training", self._stepped_s)
 
@@ -149,6 +154,8 @@ class Recorder:
             "at_s": now_s,
             "steps": self.steps,
             "stepped_s": self._stepped_s,
+            # A copy at once: the main thread may add to it meanwhile.
+            "ends": [(round(at_s, 6), round(cpu_s, 6)) for at_s, cpu_s in self._ends.copy()],
             "phase": phase[0],
             "phase_s": phase[1],
             "awaits": None

@@ -34,6 +34,8 @@ def after(
                         steps=int(steps),
                         age_s=0.0,
                         stepped_age_s=steps % 1 / (steps_per_s or 1.0),
+                        step_s=(1 / (steps_per_s or 1.0),) * min(32, max(0, int(steps) - 1)),
+                        step_cpu_s=(0.1,) * min(32, max(0, int(steps) - 1)),
                         frames=LOADS if each.get("loads") else (IN_PROGRAM,),
                     ),
                 )

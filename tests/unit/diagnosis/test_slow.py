@@ -34,6 +34,9 @@ class Run:
         self.steps = 0.0
         self.steps_per_s = 2.0
         self.sums = [[0.0, 0.0, 0.0, 0.0] for _ in self.hosts]
+        # Of each step: its seconds, and each host's of a core.
+        self.taken: list[tuple[float, list[float]]] = []
+        self.ended_s = self.told.now_s
         self.phase = "training"
         self.changed_s = 0.0
 
@@ -45,7 +48,13 @@ class Run:
         self.steps_per_s, self.phase = rate, "training"
 
     def look(self) -> list[Cause]:
+        before = int(self.steps)
         self.steps += self.steps_per_s * PERIOD_S
+        if taken := int(self.steps) - before:
+            ended_s = self.told.now_s + PERIOD_S - self.steps % 1 / self.steps_per_s
+            took_s = (ended_s - self.ended_s) / taken
+            self.taken += [(took_s, [host.cpu * took_s for host in self.hosts])] * taken
+            self.ended_s = ended_s
         seen = []
         for node, (host, sums) in enumerate(zip(self.hosts, self.sums, strict=True)):
             grown = (host.cpu, host.delay, host.bytes_per_s, host.lost * host.bytes_per_s / 1500)
@@ -63,7 +72,9 @@ class Run:
                             recorded=recorded(
                                 steps=int(self.steps),
                                 age_s=0.0,
-                                stepped_age_s=self.steps % 1 / (self.steps_per_s or 1.0),
+                                stepped_age_s=self.told.now_s + PERIOD_S - self.ended_s,
+                                step_s=tuple(took_s for took_s, _ in self.taken[-32:]),
+                                step_cpu_s=tuple(cpu_s[node] for _, cpu_s in self.taken[-32:]),
                                 phase=self.phase,
                             ),
                         ),

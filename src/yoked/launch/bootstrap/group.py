@@ -97,6 +97,7 @@ class Starter:
         self._armed = True
         self._ours: dist.ProcessGroup | None = None
         self._native_init = distributed_c10d.init_process_group
+        self._stepped: set[int] = set()
 
     def install(self) -> None:
         """Wait for the program to need a group. Once in a process."""
@@ -129,8 +130,12 @@ class Starter:
             dist.destroy_process_group()
         self._ours = None
 
-    def _before_a_step(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        RECORDER.step_done()
+    def _before_a_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        # A program may have several optimizers, each of which steps once in a step.
+        if not self._stepped or id(optimizer) in self._stepped:
+            RECORDER.step_done()
+            self._stepped.clear()
+        self._stepped.add(id(optimizer))
         self.start("an optimizer steps on several ranks and the program has started none")
 
     def _found_or_started(self, native: Callable[[], _T]) -> Callable[[], _T]:

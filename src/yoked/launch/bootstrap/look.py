@@ -12,6 +12,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,7 @@ def _recorded(file: Path) -> Recorded | None:
 
     awaits = told.get("awaits")
     try:
+        ends = [(float(at_s), float(cpu_s)) for at_s, cpu_s in told["ends"]]
         return Recorded(
             age_s=age_s("at_s"),
             steps=told["steps"],
@@ -158,7 +160,14 @@ def _recorded(file: Path) -> Recorded | None:
             frames_age_s=age_s("frames_s"),
             groups=decode(tuple[Group, ...] | None, told["groups"]),
             traced=told["traced"],
+            step_s=_between(at_s for at_s, _ in ends),
+            step_cpu_s=_between(cpu_s for _, cpu_s in ends),
         )
     except (KeyError, TypeError, ValueError):
         # The program has its own user's rights, and may write there what it likes.
         return None
+
+
+def _between(moments: Iterable[float]) -> tuple[float, ...]:
+    """Seconds from each to the next."""
+    return tuple(round(max(0.0, after - before), 6) for before, after in pairwise(moments))
