@@ -85,14 +85,15 @@ def _in_state(history: RunHistory, node: int, rank: RankVitals, state: str) -> f
 def _unheard(history: RunHistory) -> Iterator[Cause]:
     """Hosts of which nothing comes, though their connection has not ended."""
     for node, host in enumerate(history.hosts):
-        silent_s = history.silent_s(node)
+        # Node 0 passes on what other hosts say: while it is silent, so are they.
+        listener = history.here if 0 in (node, history.here) else 0
+        silent_s = history.silent_s(node) - history.silent_s(listener)
         if node == history.here or host.last is None or silent_s < _UNHEARD_S:
             continue
         sure = _sure(silent_s, _AWAY_SURE_S)
-        way = _link(history.hosts[history.here].last, node, control=True)
+        way = _link(history.hosts[listener].last, node, control=True)
         if way is not None and way.backoff >= _BACKOFF and way.unsent_bytes:
-            link = (history.here, node)
-            yield Cause("host-unheard", (node, history.here), silent_s, sure, link=link,
+            yield Cause("host-unheard", (node, listener), silent_s, sure, link=(listener, node),
                         params={"unsent": way.unsent_bytes})  # fmt: skip
         else:
             # Its kernel acknowledges what is sent; its programs do not run.

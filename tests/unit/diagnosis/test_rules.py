@@ -101,6 +101,49 @@ def test_a_host_that_acknowledges_nothing_is_gone_or_cut_off() -> None:
     assert after_s <= 2.0
 
 
+@pytest.mark.parametrize(
+    ("here", "cut", "told"),
+    [
+        pytest.param(0, 1, (1, 0), id="one-is-cut-as-node-0-sees-it"),
+        pytest.param(2, 1, (1, 0), id="one-is-cut-as-a-third-sees-it"),
+        pytest.param(1, 1, (0, 1), id="one-is-cut-as-it-sees-itself"),
+        pytest.param(2, 0, (0, 2), id="node-0-is-cut"),
+    ],
+)
+def test_of_three_hosts_the_cut_one_is_told_alone_with_one_end_of_its_link(
+    here: int, cut: int, told: tuple[int, int]
+) -> None:
+    """Hosts hear of each other by way of node 0, and have no connection among themselves."""
+    run = Told(3, here).steps()
+    found = []
+    for look in range(1, 12):
+        seen: list[Vitals | None] = []
+        for node in range(3):
+            others = (1, 2) if node == 0 else (0,)
+            control = tuple(
+                link(other, backoff=min(look, 4), unsent_bytes=4000)
+                if cut in (node, other)
+                else link(other)
+                for other in others
+            )
+            # What comes of a host passes its cable, and node 0's.
+            hears = node == here or (cut not in (node, here) and (cut != 0 or here == 0))
+            vitals = alive(rank(node, recorded=in_collective(77, look / 2)), control=control)
+            seen.append(vitals if hears else None)
+        run.look(*seen)
+        found += causes(run.history)
+
+    assert {(cause.code, cause.nodes) for cause in found} == {("host-unheard", told)}
+
+
+def test_a_host_that_is_asleep_is_so_for_a_third_one_too() -> None:
+    told = Told(3, here=2).steps()
+    for _ in range(4):
+        told.look(waits(0, 1.0, cpu_s=3.6), None, waits(2, 1.0, cpu_s=3.6))
+
+    assert [(cause.code, cause.nodes) for cause in causes(told.history)] == [("host-asleep", (1,))]
+
+
 def test_what_is_unheard_for_long_is_sure() -> None:
     told = Told().steps()
     for _ in range(62):
