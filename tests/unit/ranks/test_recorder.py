@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,23 @@ def soon(look: Callable[[], Any]) -> Any:
     while not (found := look()) and time.monotonic() < until_s:
         time.sleep(0.02)
     return found
+
+
+def test_each_of_the_last_steps_is_told_with_its_end_and_its_cpu_time() -> None:
+    own = recorder.Recorder()
+    for _ in range(40):
+        began_s = time.process_time()
+        while time.process_time() < began_s + 0.002:
+            pass
+        own.step_done()
+
+    told = own._record(None)
+
+    between = list(pairwise(told["ends"]))
+    assert (told["steps"], len(between)) == (40, 32)
+    assert all(after[0] - before[0] >= 0.0019 for before, after in between)
+    assert all(after[1] - before[1] >= 0.0019 for before, after in between)
+    assert told["ends"][-1][0] == pytest.approx(told["stepped_s"], abs=1e-5)
 
 
 def test_what_a_rank_is_about_is_read_also_while_it_is_stopped(tmp_path: Path) -> None:
