@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.distributed.test_host_program import SOURCE
+from tests.distributed.conftest import DEADLINE_S, SOURCE, YOKED, until
 from tests.distributed.test_launch_failures import NAMES, Fleet, Follower
-from tests.unit.agent.job_acts import says, until
+from tests.unit.agent.job_acts import says
 
 from yoked.core.shared_json import read_shared_json
 from yoked.launch.start import OnFault
@@ -28,8 +28,6 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8"),
 ]
-DEADLINE_S = 60.0
-YOKED = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 CONTROLLER = (
     "import sys; from tests.distributed.test_no_controller import control; control(*sys.argv[1:])"
 )
@@ -82,7 +80,7 @@ class Hosts:
         """A controller; returns once the ranks take steps."""
         controller = self._python(CONTROLLER, str(self.root), on_fault, then)
         log = self.job("alpha").logs / "0.0.out"
-        until(lambda: log.exists() and log.read_text().count("step") >= 20, "steps")
+        until(lambda: log.exists() and log.read_text().count("step") >= 20)
         return controller
 
     def send(self, rank: int, number: signal.Signals) -> None:
@@ -142,7 +140,7 @@ def test_a_run_without_its_controller_ends_with_its_cause_and_tells_whoever_come
         assert controller.returncode == 0, said + complained
 
     hosts.send(1, number)
-    until(lambda: all(hosts.job(name).read("end.json") for name in NAMES), "the end")
+    until(lambda: all(hosts.job(name).read("end.json") for name in NAMES))
     failures = [hosts.job(name).failure() for name in NAMES]
     attached = hosts.ask("attach")
     diagnosed = hosts.ask("diagnose")
@@ -162,15 +160,15 @@ def test_a_controller_that_comes_back_hears_why_the_run_stands_and_when_that_has
     kill(hosts.start("report", "follows"))
     hosts.send(1, signal.SIGSTOP)
     # Each host judges by itself.
-    until(lambda: all(causes(hosts, name) for name in NAMES), "a verdict on both hosts")
+    until(lambda: all(causes(hosts, name) for name in NAMES))
 
     notes = hosts.root / "notes"
     with notes.open("w") as file:
         attached = hosts.yoked("attach", "r", stderr=file)
-    until(says(notes, "held up: rank 1 on beta: its process "), "a word of attach")
+    until(says(notes, "held up: rank 1 on beta: its process "))
     stands = hosts.ask("diagnose")
     hosts.send(1, signal.SIGCONT)
-    until(says(notes, "it gets on again"), "a second word of attach")
+    until(says(notes, "it gets on again"))
     goes_on = hosts.ask("diagnose")
     kill(attached)
 
