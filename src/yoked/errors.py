@@ -27,6 +27,9 @@ class YokedError(Exception):
     # nobody can tell which.
     of_ranks: tuple[int, ...] = ()
 
+    # Of a run that failed: what --json has beside the error (yoked.agent.verdict).
+    verdict: Mapping[str, object] | None = None
+
     def __init__(self, what: str, *, fix: str | Sequence[str] = ()) -> None:
         super().__init__(what)
         self.what = what

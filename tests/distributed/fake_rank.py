@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -63,6 +64,17 @@ def one_is_killed(run_dir: Path) -> None:
     time.sleep(30)
 
 
+def begins_and_is_killed(run_dir: Path) -> None:
+    """As one that trains: rank 0 writes what the run is, before the first step."""
+    if RANK == 0:
+        run_dir.mkdir(parents=True)
+        about = {"launch_id": os.environ["YOKED_LAUNCH_ID"], "config": {"ranks": 2}}
+        (run_dir / "run.json").write_text(json.dumps(about))
+    while not (run_dir / "run.json").exists():
+        time.sleep(0.02)
+    one_is_killed(run_dir)
+
+
 def wait_for_interrupt(run_dir: Path) -> None:
     caught: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
@@ -100,6 +112,7 @@ ACTS = {
     "one_has_a_bug": one_has_a_bug,
     "one_has_no_finite_loss": one_has_no_finite_loss,
     "nobody_knows_whose_weights": nobody_knows_whose_weights,
+    "begins_and_is_killed": begins_and_is_killed,
     "one_is_killed": one_is_killed,
     "wait_for_interrupt": wait_for_interrupt,
     "ignore_everything": ignore_everything,

@@ -202,11 +202,15 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
     assert ended.status == 1
     assert ended.json["error"]["kind"] == "LossNotFiniteError"
     assert "finite" in ended.json["error"]["what"]
+    result = lab.runs / "exploded" / "result.json"
+    (fault,) = json.loads(result.read_text())["faults"]
+    assert fault["cause"] == "loss-not-finite"
     # Nothing was saved, so the run begins anew, with the rates that are given.
     again = lab.train(
         *("exploded", "--resume", "--embedding-lr=0.15", "--matrix-lr=0.01"), ranks=ranks
     ).end()
     assert again.status == 0, again.stderr
+    assert json.loads(result.read_text())["state"] == "finished"
 
 
 def with_small_files(lab: Any, size_bytes: int) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
 from tests.unit.agent.job_acts import no_job_left
 
 from yoked.agent.jobfolder import JobFolder, all_jobs, jobs_root
@@ -173,6 +174,31 @@ def test_a_killed_rank_is_named_with_its_signal_and_last_words(
     assert caught.value.what.startswith("rank 1 ")
     assert "SIGKILL" in caught.value.what
     assert "allocating too much" in caught.value.what
+
+
+def test_a_run_that_failed_ends_with_its_verdict_on_the_screen_and_as_its_result() -> None:
+    failed = train("begins_and_is_killed")
+    stdout, stderr = failed.communicate(timeout=DEADLINE_S)
+
+    told = json.loads(stdout)
+    error = told.pop("error")
+    result = json.loads(Path("runs", "r", "result.json").read_text())
+    assert failed.returncode == 1, stderr
+    assert error["what"].startswith("rank 1 was killed by SIGKILL")
+    assert result == told == conforms("diagnose", result)
+    assert (result["faults"][0]["cause"], result["faults"][0]["rank"]) == ("rank-killed", 1)
+    assert yoked("diagnose", "r", "--json") == {**told, "shares": None}
+
+
+def test_a_resume_that_cannot_begin_leaves_what_the_run_came_to() -> None:
+    train("begins_and_is_killed").communicate(timeout=DEADLINE_S)
+    before = Path("runs", "r", "result.json").read_text()
+
+    again = train("all_misused", "--resume")
+    stdout, _ = again.communicate(timeout=DEADLINE_S)
+
+    assert json.loads(stdout)["error"]["what"] == "no such data"
+    assert Path("runs", "r", "result.json").read_text() == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

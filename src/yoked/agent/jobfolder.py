@@ -148,7 +148,7 @@ class JobFolder(NamedTuple):
         supervised = self.supervised
         ended = self.read("end.json")
         if ended:
-            return self._end_state(ended)
+            return self.end_state(ended)
         if not self.was_started:
             return "prepared" if supervised or self._in_the_making else "lost"
         program = self.host_program
@@ -164,7 +164,8 @@ class JobFolder(NamedTuple):
         except OSError:
             return False
 
-    def _end_state(self, ended: dict[str, Any]) -> str:
+    def end_state(self, ended: Mapping[str, Any]) -> str:
+        """The state of a job that is over. ended: of end.json."""
         outcome = self.read("outcome.json")
         if outcome:
             return str(outcome["status"])
@@ -173,13 +174,17 @@ class JobFolder(NamedTuple):
         unseen = ended.get("exit_status") is None and ended.get("signal") is None
         return "lost" if unseen else "failed"
 
-    def failure(self) -> dict[str, Any] | None:
-        """The first cause of a failure: of outcome.json, or as the end of the program shows."""
+    def failure(self, ended: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """The first cause of a failure: of outcome.json, or as the end of the program shows.
+
+        ended: what end.json is about to be; None: what it is.
+        """
         attempts = self.read("outcome.json").get("attempts") or [{}]
         failure: dict[str, Any] | None = attempts[-1].get("failure")
-        if failure is not None or self.state not in ("failed", "lost"):
+        state = self.state if ended is None else self.end_state(ended)
+        if failure is not None or state not in ("failed", "lost"):
             return failure
-        spec, ended = self.read("job.json"), self.read("end.json")
+        spec, ended = self.read("job.json"), self.read("end.json") if ended is None else ended
         node = spec.get("node_rank", 0)
         host = spec["nodes"][node]["host"] if spec.get("nodes") else ""
         what, fix = _launcher_end(self, host, ended)
@@ -266,6 +271,13 @@ def job_named(run: str) -> JobFolder:
     if not RUN_NAME.fullmatch(run):
         raise JobError(f"{run!r} cannot be the name of a run", fix=RUN_NAME_RULE)
     return JobFolder(jobs_root() / run)
+
+
+def run_folder(job: JobFolder, spec: Mapping[str, Any]) -> Path:
+    """Where a training writes: a person's own folder, or beside the jobs. spec: of job.json."""
+    if spec.get("run_dir"):
+        return Path(spec["run_dir"])
+    return state_root() / "runs" / (spec.get("trains") or job.run)
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 65_536) -> list[str]:

@@ -9,11 +9,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, find_job, last_lines
+from yoked.agent.jobfolder import (
+    ACTIVE,
+    JobFolder,
+    all_jobs,
+    find_job,
+    last_lines,
+    run_folder,
+)
 from yoked.agent.logtimes import LOG_NAME
 from yoked.agent.server import Call
 from yoked.core.fs import read_tail
-from yoked.paths import state_root
 from yoked.shape import is_int
 
 # More than any line of metrics, with its arrays by rank, takes.
@@ -60,19 +66,12 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "end": ended or None,
         "failure": job.failure() if state not in ACTIVE else None,
         "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
-        "progress": training_progress(_run_folder(job, spec)),
+        "progress": training_progress(run_folder(job, spec)),
         "diagnosis": job.read("diagnosis.json") or None,
         "stage": job.read("stage.json") or None,
         "refused": job.read("refused.json") or None,
         "size_bytes": size_bytes(job.path) if sizes else None,
     }
-
-
-def _run_folder(job: JobFolder, spec: dict[str, Any]) -> Path:
-    """Where a training writes: a person's own folder, or beside the jobs."""
-    if spec.get("run_dir"):
-        return Path(spec["run_dir"])
-    return state_root() / "runs" / (spec.get("trains") or job.run)
 
 
 def last_attempt(job: JobFolder) -> int:

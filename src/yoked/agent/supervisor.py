@@ -20,6 +20,7 @@ from typing import Any
 from yoked.agent.awake import Awake, inhibitor_argv
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logtimes import LogTimes
+from yoked.agent.verdict import leave_verdict
 from yoked.core.proc import (
     FOLDER_VARIABLE,
     LaunchProcesses,
@@ -189,7 +190,10 @@ def _watch(job: JobFolder, program: HostProgram) -> None:
     finally:
         times.close()
         awake.release()
-    job.write_end({**program.end(), "swept": swept[:_MOST_SWEPT]})
+    ended = {**program.end(), "swept": swept[:_MOST_SWEPT]}
+    # Whoever sees that the job is over finds the verdict in the run's folder.
+    leave_verdict(job, ended)
+    job.write_end(ended)
 
 
 def _beat(job: JobFolder, processes: LaunchProcesses) -> None:

@@ -159,7 +159,8 @@ class Output:
         is_told = False
         if self.json_mode and problem.code != "output-lost":
             kind = next(each for each in type(problem).__mro__ if each in error_kinds()).__name__
-            is_told = self._json_error(kind, problem.code, problem.what, fix, problem.params)
+            more = problem.verdict or {}
+            is_told = self._json_error(kind, problem.code, problem.what, fix, problem.params, more)
         if not is_told:
             self.say(str(YokedError(problem.what, fix=[as_called(line) for line in fix])))
         return problem.exit_status
@@ -170,7 +171,9 @@ class Output:
         self.say(trace, end="")
         self.say(f"This is a bug in yoked: {_REPORT}.")
         if self.json_mode:
-            self._json_error("bug", "bug", repr(problem), (_REPORT,))
+            # Of a run that a bug ended.
+            verdict = getattr(problem, "verdict", None) or {}
+            self._json_error("bug", "bug", repr(problem), (_REPORT,), more=verdict)
         return BUG_STATUS
 
     def interrupted(self) -> int:
@@ -188,8 +191,9 @@ class Output:
         what: str,
         fix: Sequence[str],
         params: Mapping[str, object] = MappingProxyType({}),
+        more: Mapping[str, object] = MappingProxyType({}),
     ) -> bool:
-        """Print it; whether there was room for it."""
+        """Print it; whether there was room for it. more: what stands beside it."""
         error = {
             "kind": kind,
             "code": code,
@@ -198,7 +202,7 @@ class Output:
             "fix": list(fix),
         }
         try:
-            self._json({"error": error})
+            self._json({**more, "error": error})
         except YokedError:
             return False
         return True

@@ -129,14 +129,19 @@ class JobEnd:
             "refused": self.record.refused,
         }
 
-    def raise_failure(self, *, fix: str, fleet_flag: str) -> None:
-        """Raise JobError for a job that failed or was lost. fix: how to go on from there."""
-        if self.state in ("failed", "lost"):
+    def raise_failure(self, *, fix: str, fleet_flag: str, of_a_stop: bool = False) -> None:
+        """Raise JobError for a job that failed or was lost. fix: how to go on from there.
+
+        of_a_stop: for one that was stopped and failed at that, too.
+        """
+        if self.state in ("failed", "lost") or (of_a_stop and self.record.failure):
             failure = self.record.failure or {}
-            raise JobError(
+            problem = JobError(
                 "\n".join([self.verdict, *self.evidence]),
                 fix=[*(failure.get("fix") or ()), self._all_output(fleet_flag), fix],
             )
+            problem.verdict = self.record.verdict
+            raise problem
 
     def _all_output(self, fleet_flag: str) -> str:
         return f"yoked logs {self.run} --tail 50{fleet_flag}"

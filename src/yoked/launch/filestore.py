@@ -16,10 +16,15 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.verdict import failed, is_of_launch, write_verdict
 from yoked.core.fs import scratch_folder
+from yoked.core.proc import LAUNCH_VARIABLE
+from yoked.diagnosis.endings import cause_of_end
+from yoked.errors import YokedError
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Job, read_job
@@ -58,7 +63,40 @@ def run_without_proc(run: LocalRun, view: View) -> dict[str, Any]:
         if result.exists() and outcome.status in ("finished", "interrupted"):
             found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
             return found
-        raise explain(run, JobEnd(_record(job, outcome)))
+        record = _record(job, outcome)
+        if record.failure is not None:
+            _leave_verdict(run, job.launch_id, record.failure)
+        raise explain(run, JobEnd(record))
+
+
+def run_in_process(run: LocalRun, train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The same of one rank, which this process is."""
+    launch_id = os.environ[LAUNCH_VARIABLE] = _launch_id()
+    try:
+        return train()
+    except Exception as problem:
+        kind = type(problem).__name__
+        what = problem.what if isinstance(problem, YokedError) else repr(problem)
+        failure = {
+            "host": socket.gethostname(),
+            "rank": 0,
+            "cause": cause_of_end(signal=None, kind=kind, what=what),
+            "what": what,
+            "fix": problem.fix if isinstance(problem, YokedError) else (),
+        }
+        _leave_verdict(run, launch_id, failure)
+        if isinstance(problem, YokedError):
+            problem.verdict = failed(run.run, failure)
+        raise
+
+
+def _leave_verdict(run: LocalRun, launch_id: str, failure: Mapping[str, Any]) -> None:
+    if run.run_dir is not None and is_of_launch(run.run_dir, launch_id):
+        write_verdict(run.run_dir, run.run, failure)
+
+
+def _launch_id() -> str:
+    return uuid.uuid4().hex[:12]
 
 
 def _write_job(run: LocalRun, folder: Path) -> Job:
@@ -67,7 +105,7 @@ def _write_job(run: LocalRun, folder: Path) -> Job:
     spec = {
         "version": 1,
         "run": run.run,
-        "launch_id": uuid.uuid4().hex[:12],
+        "launch_id": _launch_id(),
         "folder": str(folder),
         "node_rank": 0,
         "nodes": [{"host": socket.gethostname(), "address": "127.0.0.1", "ranks": run.ranks}],
@@ -97,7 +135,7 @@ def _set_environment(job: Job) -> None:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONSAFEPATH": "1",
             "PYTHONUNBUFFERED": "1",
-            "YOKED_LAUNCH_ID": job.launch_id,
+            LAUNCH_VARIABLE: job.launch_id,
             # Gloo picks the hostname's interface; ranks of one machine need no other than this.
             "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         }

@@ -56,7 +56,9 @@ _START_WITHIN_S = 60.0
 
 
 class RankCrash(Exception):  # noqa: N818 - a crash is what it is
-    """A rank ended by an exception that yoked did not foresee: a bug."""
+    """A rank ended by an exception that yoked did not foresee: a bug. verdict: of the run."""
+
+    verdict: Mapping[str, object] | None = None
 
     def __init__(self, rank: int, trace: str) -> None:
         super().__init__(f"rank {rank} failed:\n{trace}")
@@ -242,6 +244,13 @@ def _leaves_no_trace(run: LocalRun, problem: BaseException | None) -> bool:
 
 def explain(run: LocalRun, end: JobEnd) -> BaseException:
     """The exception that a run without a result ended by, as the rank that failed first has it."""
+    problem = _explain(run, end)
+    if isinstance(problem, (YokedError, RankCrash)):
+        problem.verdict = end.record.verdict
+    return problem
+
+
+def _explain(run: LocalRun, end: JobEnd) -> BaseException:
     failure = end.record.failure
     if failure is None:
         if end.state in ("interrupted", "stopped"):

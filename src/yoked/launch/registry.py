@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Any
 
 from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
+from yoked.agent.verdict import failed
 from yoked.core.parallel import map_hosts
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.launch.bootstrap.outcome import HOST_LOST
@@ -114,6 +115,12 @@ class Record:
             own = self.hosts.get(str(first["host"]), {}).get("failure") or {}
             return own if own.get("kind") == LAUNCHER_ENDED else first
         return first
+
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """What is to be said of a run that failed, for programs; None: it did not."""
+        failure = None if self.active else self.failure
+        return None if failure is None else failed(self.name, failure)
 
     @property
     def held_up(self) -> list[Mapping[str, Any]]:

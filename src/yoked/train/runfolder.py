@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.core import fs
+from yoked.core.proc import LAUNCH_VARIABLE
 from yoked.errors import UsageError, YokedError
 from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
@@ -88,12 +90,16 @@ class RunFolder:
 
     def open(self, content: Mapping[str, Any], attempt: int) -> None:
         """Write run.json and open the journals for appending."""
+        # It tells what an earlier start came to, which goes on now.
+        (self.path / "result.json").unlink(missing_ok=True)
         self.attempt = attempt
         for left in self.path.iterdir():
             # An earlier attempt was killed while it wrote the file.
             if _UNFINISHED.fullmatch(left.name):
                 left.unlink(missing_ok=True)
-        write_json(self.path / "run.json", {**content, "attempt": attempt})
+        launch_id = os.environ.get(LAUNCH_VARIABLE)
+        told = {**content, "attempt": attempt, "launch_id": launch_id}
+        write_json(self.path / "run.json", told)
         self._metrics = PatientJournal(self.path / "metrics.jsonl")
         self._events = PatientJournal(self.path / "events.jsonl", fsync=True)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.verdict import is_of_launch, write_verdict
 from yoked.core.fs import scratch_folder
 from yoked.core.parallel import at_once
-from yoked.errors import UsageError
+from yoked.errors import UsageError, YokedError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.datapush import push_data, push_kernels
@@ -245,6 +246,24 @@ def _job_name(config: TrainConfig, records: list[Record]) -> str:
     return name
 
 
+def _mirror(
+    first: NodePlan, there: str, here: Path, end: JobEnd, note: Callable[[str], None]
+) -> None:
+    """Copy the run's folder here; of a run that failed it has the verdict, whatever is gone."""
+    failure = end.record.failure if end.state in ("failed", "lost") else None
+    try:
+        mirror_run(first.client, there, here, note=note)
+        ours = is_of_launch(here, end.record.launch_id)
+    except YokedError as problem:
+        if failure is None:
+            raise
+        # The host of rank 0 may be what failed: what is here is of before.
+        note(f"the run's folder could not be copied: {problem.what}")
+        ours = (here / "run.json").exists()
+    if failure is not None and ours:
+        write_verdict(here, end.run, failure)
+
+
 def _bring_home(
     config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, view: View
 ) -> Mapping[str, Any]:
@@ -253,9 +272,8 @@ def _bring_home(
     assert config.run is not None
     folder = f"{first.job_root}/{job.started.run}"
     if not config.dry_run:
-        here = config.runs_dir / config.run
         folder_there = f"{first.facts['state']}/runs/{config.run}"
-        mirror_run(first.client, folder_there, here, note=view.note)
+        _mirror(first, folder_there, config.runs_dir / config.run, end, view.note)
     go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
     if config.dry_run:
         go_on = "the same command again, once that is mended"
@@ -264,6 +282,8 @@ def _bring_home(
         result = fetch_json(first.client, f"{folder}/errors/{end.attempt}/result.json")
         require(result, (_PLAN if config.dry_run else _RESULT, None))
     if result is None:
+        # One that was to save and stop may have failed at that.
+        end.raise_failure(fix=go_on, fleet_flag=fleet_flag, of_a_stop=True)
         raise UsageError(
             f"run {config.run} ended without a result",
             fix=f"yoked logs {job.started.run}{fleet_flag}",

@@ -148,6 +148,14 @@ def test_a_run_that_failed_tells_its_first_cause() -> None:
 
     assert (found["state"], found["faults"][0]["host"]) == ("failed", "alpha")
     assert found["faults"][0]["evidence"] == ["killed by SIGKILL", "step 7"]
+    # A failed training prints the same, and leaves it as its result.
+    assert of.verdict is not None
+    assert found == {**of.verdict, "shares": None}
+
+
+def test_a_run_that_goes_on_or_ended_well_has_no_verdict_of_a_failure() -> None:
+    assert record(told(0), told(1)).verdict is None
+    assert record(told(0, state="finished"), told(1, state="finished")).verdict is None
 
 
 def test_the_network_of_nccl_is_evidence_where_a_link_is_blamed_or_it_is_not_the_planned_one() -> (

@@ -4,14 +4,17 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
 
+from yoked.agent.verdict import failed
 from yoked.cli.output import Output, as_called
 from yoked.console import StageProgress
-from yoked.errors import DataError
+from yoked.errors import DataError, JobError
 from yoked.table import table
 
 
@@ -138,6 +141,25 @@ def test_a_line_of_progress_shows_controls_as_text() -> None:
     progress.update(f"from {HOSTILE}", 1, 2, "bytes")
 
     assert file.getvalue().startswith(f"\rfrom {SHOWN}: ")
+
+
+class CrashError(Exception):
+    verdict: Any = None
+
+
+@pytest.mark.parametrize("problem", [JobError("run night failed", fix="x"), CrashError("oops")])
+def test_programs_get_the_verdict_of_a_run_beside_its_error(
+    problem: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = {"host": "beta", "rank": 1, "cause": "rank-killed", "what": "killed by SIGKILL"}
+    problem.verdict = failed("night", failure)
+    output = Output(json_mode=True)
+
+    _ = output.bug(problem) if isinstance(problem, CrashError) else output.error(problem)
+
+    told = conforms("error", json.loads(capsys.readouterr().out))
+    del told["error"]
+    assert told == conforms("diagnose", dict(problem.verdict))
 
 
 def test_a_bugs_trace_shows_escape_sequences_as_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,6 +167,65 @@ def test_a_folder_that_somebody_gave_us_hides_no_other(
     assert (rows["endless"]["step"], rows["endless"]["loss"]) == (5, 2.5)
 
 
+FAULTS = {
+    "cause": "rank-killed",
+    "host": "beta",
+    "hosts": ["beta"],
+    "rank": 1,
+    "evidence": ["killed by SIGKILL"],
+    "fix": ["look"],
+}
+
+
+def brought_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any]) -> None:
+    """The folder of a run that no host here knows."""
+    monkeypatch.chdir(tmp_path)
+    night = tmp_path / "runs" / "night"
+    night.mkdir(parents=True)
+    plan = {"hosts": [{"name": "alpha"}, {"name": "beta"}, {"name": "beta"}]}
+    (night / "run.json").write_text(json.dumps(plan))
+    (night / "metrics.jsonl").write_text('{"step": 4, "loss": 2.5}\n')
+    (night / "result.json").write_text(json.dumps(result))
+
+
+def test_a_run_that_was_brought_home_failed_with_its_verdict(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    verdict = {"ok": False, "run": "night", "state": "failed", "faults": [FAULTS]}
+    brought_home(tmp_path, monkeypatch, verdict)
+
+    runs.command()
+    said = capsys.readouterr().out
+    runs.command(json_output=True)
+    (row,) = conforms("runs", json.loads(capsys.readouterr().out))["runs"]
+
+    assert "night: rank 1 on beta: killed by SIGKILL" in said
+    assert (row["state"], row["step"], row["loss"]) == ("failed", 5, 2.5)
+    assert (row["hosts"], row["ranks"]) == (["alpha", "beta"], 3)
+    assert (row["failure"]["rank"], row["failure"]["cause"]) == (1, "rank-killed")
+
+
+@pytest.mark.parametrize(
+    "faults", [[], [{}], "x", [{**FAULTS, "evidence": []}], [{**FAULTS, "rank": "1"}]]
+)
+def test_a_verdict_that_is_none_is_passed_over(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    faults: Any,
+) -> None:
+    brought_home(tmp_path, monkeypatch, {"state": "failed", "faults": faults})
+
+    assert runs.command(json_output=True) == 0
+
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (row["state"], row["failure"]) == ("failed", None)
+
+
 def test_logs_name_host_and_rank_when_there_are_several(
     failed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

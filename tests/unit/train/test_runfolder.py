@@ -9,6 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked import journal
+from yoked.agent.verdict import is_of_launch
 from yoked.errors import UsageError, YokedError
 from yoked.train.runfolder import RunFolder, write_json
 from yoked.train.trainer import StepStats
@@ -30,7 +31,7 @@ def test_a_new_run_has_its_facts_and_its_journals(tmp_path: Path):
     folder.close()
 
     assert folder.name == "first"
-    assert folder.read() == {"config": {"depth": 4}, "attempt": 1}
+    assert folder.read() == {"config": {"depth": 4}, "attempt": 1, "launch_id": None}
     assert list(journal.read(folder.path / "metrics.jsonl")) == [
         {
             "attempt": 1,
@@ -111,6 +112,22 @@ def test_a_run_removes_what_it_left_unfinished_and_nothing_else(tmp_path: Path):
     left = {path.name for path in (tmp_path / "first").iterdir()}
     assert left.issuperset(own)
     assert not [name for name in left if name.endswith(".tmp")]
+
+
+def test_a_run_that_goes_on_has_no_result_of_an_earlier_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_run(tmp_path / "first").close()
+    write_json(tmp_path / "first/result.json", {"state": "failed"})
+    monkeypatch.setenv("YOKED_LAUNCH_ID", "c0ffee")
+
+    folder = RunFolder(tmp_path / "first")
+    folder.open(folder.read(), attempt=2)
+    folder.close()
+
+    assert not (tmp_path / "first/result.json").exists()
+    assert is_of_launch(tmp_path / "first", "c0ffee")
+    assert not is_of_launch(tmp_path / "first", "another")
 
 
 def test_a_second_attempt_appends_to_the_journals(tmp_path: Path):

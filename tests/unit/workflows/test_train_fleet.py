@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,12 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.cli.commands import train
 from yoked.cli.flags import JobFlags, check_run_name
 from yoked.cli.output import Output
-from yoked.errors import CheckpointError, UsageError
+from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.fleet.model import Host
+from yoked.launch.attach import JobEnd
 from yoked.launch.registry import Record
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import connect_here
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
     find_model_folder,
@@ -49,10 +53,72 @@ class FakeClient:
 
 @dataclasses.dataclass
 class FakeNode:
-    client: FakeClient
+    client: FakeClient | AgentClient
     host: Host = dataclasses.field(default_factory=lambda: Host("i9"))
     facts: dict[str, Any] = dataclasses.field(default_factory=lambda: {"state": "/home/me/state"})
     device_type: str = "cpu"
+
+
+FAILURE = {"host": "i9", "rank": 0, "cause": "out-of-memory", "what": "killed", "fix": []}
+
+
+def ended(state: str) -> JobEnd:
+    failure = FAILURE if state == "failed" else None
+    told = {"state": state, "node_rank": 0, "trains": "night", "failure": failure}
+    return JobEnd(Record("night.2", "an id", {"i9": told}))
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentClient]:
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    with connect_here("i9") as client:
+        yield client
+
+
+def folder_of(path: Path, launch_id: str, result: str | None = None) -> Path:
+    path.mkdir(parents=True)
+    (path / "run.json").write_text(json.dumps({"launch_id": launch_id}))
+    if result is not None:
+        (path / "result.json").write_text(json.dumps({"state": result}))
+    return path
+
+
+def brought(host: Any, there: Path, night: Path, state: str) -> tuple[str | None, list[str]]:
+    """What the folder here says of the run's end, once it is brought home, and what was noted."""
+    notes: list[str] = []
+    train_fleet._mirror(FakeNode(host), str(there), night, ended(state), notes.append)  # type: ignore[arg-type]
+    result = night / "result.json"
+    return json.loads(result.read_text())["state"] if result.exists() else None, notes
+
+
+@pytest.mark.parametrize(
+    ("launch_id", "had", "state", "has"),
+    [
+        # Its supervisor was killed before it could write there.
+        ("an id", None, "failed", "failed"),
+        ("an id", "interrupted", "interrupted", "interrupted"),
+        # A start that came to grief before the run had begun again.
+        ("another", "finished", "failed", "finished"),
+    ],
+)
+def test_a_folder_that_is_brought_home_says_how_the_run_ended(
+    tmp_path: Path, host: AgentClient, launch_id: str, had: str | None, state: str, has: str
+) -> None:
+    there = folder_of(tmp_path / "there" / "night", launch_id, had)
+
+    assert brought(host, there, tmp_path / "runs" / "night", state) == (has, [])
+
+
+def test_a_host_that_is_gone_takes_no_verdict_with_it(tmp_path: Path, host: AgentClient) -> None:
+    night = folder_of(tmp_path / "runs" / "night", "an earlier one", "interrupted")
+    host.close()
+
+    result, (note,) = brought(host, tmp_path / "there" / "night", night, "failed")
+
+    assert result == "failed"
+    assert "could not be copied" in note
+    with pytest.raises(HostError):
+        brought(host, tmp_path / "there" / "night", night, "finished")
 
 
 def record(run: str, *, state: str = "finished", trains: str = "night") -> Record:

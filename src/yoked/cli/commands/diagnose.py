@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.agent.verdict import fault_of, verdict_of
 from yoked.cli.commands.diagnose_shares import shares_lines, shares_payload
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
@@ -120,10 +121,7 @@ def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, An
     """The object that `--json` prints."""
     state = _state(record, faults)
     return {
-        "ok": not faults,
-        "run": record.name,
-        "state": state,
-        "faults": list(faults),
+        **verdict_of(record.name, state, faults),
         # Of a run that stands, what was before says nothing.
         "shares": shares_payload(record) if state in ("healthy", "slow") else None,
     }
@@ -166,24 +164,7 @@ def _faults(record: Record) -> list[dict[str, Any]]:
             for cause in record.held_up
         ]
     failure = record.failure
-    if failure is None:
-        return []
-    return [
-        {
-            "cause": failure.get("cause") or "rank-failed",
-            "host": failure["host"],
-            "hosts": list(failure.get("hosts") or [failure["host"]]),
-            "rank": failure.get("rank"),
-            "certainty": "sure",
-            "evidence": [
-                failure["what"],
-                *([f"at {failure['at']}"] if failure.get("at") else ()),
-                *(failure.get("last_lines") or ()),
-            ],
-            "fix": list(failure.get("fix") or ()),
-            "detected_after_s": None,
-        }
-    ]
+    return [] if failure is None else [fault_of(failure)]
 
 
 def _state(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +16,7 @@ from cyclopts import Parameter
 from yoked.agent.jobstatus import training_progress
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
+from yoked.core.schema import decode
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.launch.listing import MOST_JSON_BYTES
@@ -112,27 +114,51 @@ def _describe(record: Record) -> dict[str, Any]:
 def _describe_folder(folder: Path) -> dict[str, Any]:
     """A run of which no job is known: it was brought home, or a person's own torchrun trained it.
 
-    How it stands without a result its folder does not tell.
+    How it stands without a result its folder does not tell. The result of one that failed is its
+    verdict, without a step.
     """
     result, plan = _read(folder / "result.json"), _read(folder / "run.json")
-    hosts, progress = _hosts(result), training_progress(folder) or {}
+    hosts, progress = _hosts(result) or _hosts(plan), training_progress(folder) or {}
     ranks = [host.get("ranks", 1) for host in hosts]
     return {
         "run": folder.name,
         "job": None,
         "state": _of(result, "state", str, "finished") if result else "unknown",
-        "hosts": [_of(host, "name", str) for host in hosts or _hosts(plan)],
+        "hosts": list(dict.fromkeys(_of(host, "name", str) for host in hosts)),
         "ranks": sum(each for each in ranks if isinstance(each, int)) or None,
         "started_s": folder.stat().st_mtime,
         "ended_s": None,
         "step": _of(result, "steps", int, progress.get("step")),
         "loss": _of(result, "loss", float, progress.get("loss")),
-        "failure": None,
+        "failure": _failure(result),
         "held_up": None,
         "refused": None,
         "dir": str(folder.absolute()),
         "folders": {".": str(folder.absolute())},
     }
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """Of a verdict (yoked.agent.verdict)."""
+
+    cause: str
+    host: str
+    hosts: tuple[str, ...]
+    rank: int | None
+    evidence: tuple[str, ...]
+    fix: tuple[str, ...]
+
+
+def _failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The first cause that a result tells of, as jobs have it; None: it tells of none."""
+    try:
+        found: tuple[_Fault, ...] = decode(tuple[_Fault, ...], result.get("faults") or ())
+        fault = found[0]
+        what = fault.evidence[0]
+    except (ValueError, IndexError):
+        return None
+    return {**asdict(fault), "what": what}
 
 
 def _hosts(content: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -145,7 +145,7 @@ def _train_without_jobs(
     """Train on a system without /proc: one rank in this process, several as its children."""
     from yoked.agent import processors
     from yoked.agent.facts import memory
-    from yoked.launch.filestore import UNKNOWN_HERE, run_without_proc
+    from yoked.launch.filestore import UNKNOWN_HERE, run_in_process, run_without_proc
     from yoked.workflows.room import check_room
 
     if flags.detach or flags.restarts:
@@ -163,9 +163,12 @@ def _train_without_jobs(
         return run_without_proc(run, view)
     from yoked.train.parts import train
 
-    found = train(config, console=view.console)
-    assert found is not None, "a rank alone does not sit out"
-    return found.to_dict()
+    def act() -> dict[str, Any]:
+        found = train(config, console=view.console)
+        assert found is not None, "a rank alone does not sit out"
+        return found.to_dict()
+
+    return run_in_process(run, act)
 
 
 def run_training(config: TrainConfig, output: Output, flags: JobFlags) -> int:
