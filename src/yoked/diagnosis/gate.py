@@ -13,7 +13,9 @@ from typing import Literal
 
 from yoked.diagnosis.activity import PATIENT, activity_of
 from yoked.diagnosis.history import RunHistory
+from yoked.diagnosis.slow import held_back
 from yoked.diagnosis.vitals import RankVitals
+from yoked.diagnosis.words import Words, held_back_words
 
 # rank: some are busy while the others wait. data: some wait for data. network: all ranks wait
 # in most of the time. nobody: all are busy for as long.
@@ -46,7 +48,7 @@ class RankShare:
 class Shares:
     """A run over some twenty seconds. step_s: None: the program tells of no steps. gate: None:
     unknown; gating: the ranks of "rank" and "data"; ahead: how much longer they are busy than any
-    other, of the time; since_s: for how long it has been so.
+    other, of the time; since_s: for how long it has been so; why, fix: what holds their hosts back.
     """
 
     step_s: float | None
@@ -55,6 +57,8 @@ class Shares:
     gating: tuple[int, ...] = ()
     ahead: float | None = None
     since_s: float = 0.0
+    why: str = ""
+    fix: tuple[str, ...] = ()
 
 
 def shares_of(history: RunHistory) -> Shares | None:
@@ -76,7 +80,22 @@ def shares_of(history: RunHistory) -> Shares | None:
     if history.gate is None or history.gate[0] != (gate, gating):
         # It has been so all over the stretch.
         history.gate = ((gate, gating), history.now_s - span_s)
-    return Shares(history.step_s, shares, gate, gating, ahead, history.now_s - history.gate[1])
+    why, fix = _why(history, gating if gate == "rank" else ())
+    return Shares(
+        history.step_s, shares, gate, gating, ahead, history.now_s - history.gate[1], why, fix
+    )
+
+
+def _why(history: RunHistory, gating: Sequence[int]) -> Words:
+    """What holds the hosts of these ranks back, by what is known of them alone."""
+    found = []
+    for node in dict.fromkeys(history.node_of(rank) for rank in gating):
+        host = history.hosts[node]
+        if host.last is not None and host.last.machine is not None:
+            held = held_back(None, host.last.machine, delayed=False)
+            found.append(held_back_words(held, host.place.host))
+    whys = [each.what for each in found if each.what]
+    return Words("; ".join(whys), tuple(line for each in found for line in each.fix))
 
 
 def _share(seen: Sequence[RankVitals], took_s: float) -> RankShare | None:

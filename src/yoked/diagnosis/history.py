@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from yoked.diagnosis.vitals import RankVitals, Recorded, Vitals
+from yoked.diagnosis.vitals import Machine, RankVitals, Recorded, Vitals
 
 # Steps from which the usual one is learned, and looks that are kept: a minute of two a second.
 _STEPS_KEPT = 128
@@ -143,13 +143,15 @@ class LinkPace:
 @dataclass(frozen=True)
 class Pace:
     """A stretch of a run. step_s: the median's; None: too few steps are known. long_s: of one that
-    is longer than nine of ten. links: by host, and the other.
+    is longer than nine of ten. links: by host, and the other. machines: of hosts that tell, as they
+    were at its start.
     """
 
     step_s: float | None
     long_s: float
     ranks: Mapping[int, RankPace]
     links: Mapping[tuple[int, int], LinkPace]
+    machines: Mapping[int, Machine]
 
 
 class RunHistory:

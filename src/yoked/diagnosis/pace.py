@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from yoked.diagnosis.activity import activity_of
 from yoked.diagnosis.history import LinkPace, Pace, RankHistory, RankPace, RunHistory, Step
-from yoked.diagnosis.vitals import Vitals
+from yoked.diagnosis.vitals import Machine, Vitals
 
 # The newest steps: those of so many seconds, and at least so many.
 _NOW_S, _NOW_STEPS = 2.0, 5
@@ -124,6 +124,7 @@ def _pace(history: RunHistory, by_rank: Sequence[Sequence[Step]], span_s: float)
     """Of these steps of each rank, and of what else was seen in the last seconds."""
     ranks: dict[int, RankPace] = {}
     links: dict[tuple[int, int], LinkPace] = {}
+    machines: dict[int, Machine] = {}
     for rank, steps in zip(history.ranks, by_rank, strict=True):
         if steps:
             ranks[rank] = RankPace(
@@ -134,14 +135,19 @@ def _pace(history: RunHistory, by_rank: Sequence[Sequence[Step]], span_s: float)
     for node, host in enumerate(history.hosts):
         looks = [(at_s, one) for at_s, one in host.looks if history.now_s - at_s <= span_s]
         links.update(_link_paces(node, looks))
+        for _, look in looks:
+            # The first: what slows a run down begins before it shows in the steps.
+            if look.machine is not None:
+                machines.setdefault(node, look.machine)
     if not by_rank or not all(by_rank):
-        return Pace(None, 0.0, ranks, links)
+        return Pace(None, 0.0, ranks, links, machines)
     took_s = [[step.took_s for step in steps] for steps in by_rank]
     return Pace(
         statistics.fmean(statistics.median(each) for each in took_s),
         max(sorted(each)[int(0.9 * len(each))] for each in took_s),
         ranks,
         links,
+        machines,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
 from yoked.diagnosis.pace import all_do_more, pace_now, slow_for_s, times_slower
+from yoked.diagnosis.vitals import Machine
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
@@ -17,6 +18,15 @@ _QUEUED = 3.0
 _LOADING = 0.3
 # A link that is slow carries less; one that has more to carry does not.
 _CARRIES = 0.85
+# Of the time, that a limit or another machine takes.
+_TAKEN = 0.05
+# Cores of another program: a rank that waits for a core loses as much; one that does not may lose
+# its share of the memory to it.
+_BESIDE, _MANY_BESIDE = 0.3, 1.0
+# Of the usual clock; and of the highest, which all cores together never reach, where no other is
+# known.
+_LOWER_CLOCK, _LOW_CLOCK = 0.85, 0.6
+_SWAPS = 1e6
 
 
 def slow_downs(history: RunHistory) -> Iterator[Cause]:
@@ -101,7 +111,7 @@ def _what_of(usual: LinkPace, now: LinkPace) -> Code | None:
 def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: float) -> Cause:
     was, became = usual.ranks[rank], now.ranks[rank]
     delayed = became.delayed_s - was.delayed_s > became.cpu_s - was.cpu_s
-    params = {
+    params: dict[str, object] = {
         "times": times,
         "delayed": delayed,
         "cpu_s": became.cpu_s,
@@ -109,8 +119,38 @@ def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: fl
         "cores": _cores(now, rank),
         "usual_cores": _cores(usual, rank),
     }
-    return Cause("cpu-slow", (history.node_of(rank),), slow_for_s(history), "likely", rank=rank,
-                 params=params)  # fmt: skip
+    node = history.node_of(rank)
+    last = history.hosts[node].last
+    if last is not None and last.machine is not None:
+        params |= held_back(usual.machines.get(node), last.machine, delayed=delayed)
+    return Cause("cpu-slow", (node,), slow_for_s(history), "likely", rank=rank, params=params)
+
+
+def held_back(usual: Machine | None, now: Machine, *, delayed: bool) -> dict[str, object]:
+    """What holds a host's processors back that usually does not: parameters of its sentence.
+
+    usual: None: unknown, and much is too much. delayed: its ranks wait for a core.
+    """
+    was = usual or Machine()
+    found: dict[str, object] = {}
+    if (now.limited or 0.0) >= (was.limited or 0.0) + _TAKEN:
+        found["limited"] = now.limited
+    if now.stolen >= was.stolen + _TAKEN:
+        found["stolen"] = now.stolen
+    if now.program_cores >= (_BESIDE if delayed else _MANY_BESIDE):
+        found |= {"program": now.program, "program_cores": now.program_cores}
+    if (now.hot or 0.0) > (was.hot or 0.0):
+        found["hot"] = now.hot
+    if now.on_battery and not was.on_battery:
+        found["battery"] = True
+    if now.clock_hz is not None and now.most_hz is not None:
+        usual_hz = was.clock_hz or _LOW_CLOCK * now.most_hz
+        if now.clock_hz < _LOWER_CLOCK * usual_hz:
+            found |= {"clock_hz": now.clock_hz, "most_hz": now.most_hz}
+            found["usual_clock_hz"] = was.clock_hz
+    if (now.swapped_bytes_per_s or 0.0) >= _SWAPS + 2 * (was.swapped_bytes_per_s or 0.0):
+        found["swapped_bytes_per_s"] = now.swapped_bytes_per_s
+    return found
 
 
 def _cores(pace: Pace, rank: int) -> float:

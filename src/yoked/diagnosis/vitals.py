@@ -15,6 +15,8 @@ Text = Annotated[str, Constraint("at most 400 characters", lambda text: len(text
 Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
 Age = Annotated[float, Constraint("at least 0", lambda age_s: 0 <= age_s < 1e9)]
 
+Rate = Annotated[float, Constraint("at least 0", lambda per_s: per_s >= 0)]
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -139,9 +141,30 @@ class LinkVitals:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What holds a host's processors back, over some seconds. None: nobody tells there.
+
+    limited: share of the periods of its control group in which a limit stopped it. stolen: of the
+    time in which there was work, that the host of a virtual machine took. clock_hz, most_hz: now
+    and at most, of the core for which that is the most. hot: times a second that a core slowed
+    itself down. program, program_cores: the busiest beside the run; looked for while it is slow.
+    """
+
+    limited: Age | None = None
+    stolen: Age = 0.0
+    clock_hz: Rate | None = None
+    most_hz: Rate | None = None
+    hot: Age | None = None
+    on_battery: bool | None = None
+    swapped_bytes_per_s: Rate | None = None
+    program: Text = ""
+    program_cores: Age = 0.0
+
+
+@dataclass(frozen=True)
 class Vitals:
     """A host. attempt: which start of the ranks it is about; number: counts up in it. links: of its
-    ranks; control: of its host program.
+    ranks; control: of its host program. machine: None: not looked at yet.
     """
 
     attempt: Count
@@ -150,3 +173,4 @@ class Vitals:
     ended: tuple[Ended, ...] = ()
     links: tuple[LinkVitals, ...] = ()
     control: tuple[LinkVitals, ...] = ()
+    machine: Machine | None = None

@@ -119,17 +119,51 @@ def _mismatch(cause: Cause, hosts: Sequence[str]) -> Words:
 
 def _slow_cpu(cause: Cause, hosts: Sequence[str]) -> Words:
     host, params = hosts[cause.nodes[0]], cause.params
+    why, fix = held_back_words(params, host)
     if params["delayed"]:
+        why = why or "another program, or a limit"
         what = (
             f"{_times(cause)}: it waits for a core, and gets {_figure(params['cores'])} cores "
-            f"where it used {_figure(params['usual_cores'])}: another program, or a limit"
+            f"where it used {_figure(params['usual_cores'])}: {why}"
         )
-        return Words(what, (f"top    on {host}: what else runs there?",))
+        return Words(what, fix or (f"top    on {host}: what else runs there?",))
+    why = why or "a lower clock, heat, or a shared memory"
     what = (
         f"{_times(cause)}: for the same work it needs {_figure(params['cpu_s'])} s of a core, and "
-        f"needed {_figure(params['usual_cpu_s'])} s: a lower clock, heat, or a shared memory"
+        f"needed {_figure(params['usual_cpu_s'])} s: {why}"
     )
-    return Words(what, (f"is {host} on battery, or hot? sensors, and its power profile",))
+    return Words(what, fix or (f"is {host} on battery, or hot? sensors, and its power profile",))
+
+
+def held_back_words(params: Mapping[str, object], host: str) -> Words:
+    """What yoked.diagnosis.slow.held_back found, and what to do; empty: nothing."""
+    said: list[tuple[str, str]] = []
+    if "limited" in params:
+        share = _percent(params["limited"])
+        what = f"a CPU limit of its container or service stops it in {share} of the periods"
+        said.append((what, f"a higher CPU limit for the container or service on {host}"))
+    if "stolen" in params:
+        what = f"the host of this virtual machine takes {_percent(params['stolen'])} of its time"
+        said.append((what, f"what else runs on the machine of which {host} is a part?"))
+    if "program" in params:
+        name = one_line(str(params["program"]))
+        what = f"the program {name} uses {_figure(params['program_cores'])} cores beside it"
+        said.append((what, f"top    on {host}: end {name}, or have it give way by renice"))
+    if "hot" in params:
+        said.append(("its cores slow themselves down as they are hot", f"cool {host}: fan, dust"))
+    if "battery" in params:
+        said.append(("it runs on its battery", f"plug {host} in"))
+    if "clock_hz" in params:
+        now, most = (_figure(params[name], 1e9) for name in ("clock_hz", "most_hz"))
+        usual = params["usual_clock_hz"]
+        was = "" if usual is None else f", and was at {_figure(usual, 1e9)}"
+        fix = f"powerprofilesctl    on {host}: its power profile"
+        said.append((f"its clock is at {now} of {most} GHz{was}", fix))
+    if "swapped_bytes_per_s" in params:
+        rate = _figure(params["swapped_bytes_per_s"], 1e6)
+        what = f"it swaps, {rate} MB/s: its memory is too small"
+        said.append((what, f"a smaller --device-batch-size, or fewer programs on {host}"))
+    return Words("; ".join(what for what, _ in said), tuple(fix for _, fix in said))
 
 
 def _slow_data(cause: Cause, hosts: Sequence[str]) -> Words:
@@ -169,6 +203,11 @@ def _times(cause: Cause) -> str:
 def _figure(value: object, unit: float = 1.0) -> str:
     assert isinstance(value, float)
     return f"{value / unit:.3g}"
+
+
+def _percent(share: object) -> str:
+    assert isinstance(share, float)
+    return f"{share:.0%}"
 
 
 def _cannot_tell(cause: Cause, hosts: Sequence[str]) -> Words:

@@ -385,8 +385,10 @@ _SHARES = fields(
         "gating": all_of(count),
         "ahead": optional(number),
         "since_s": number,
+        "why": text,
+        "fix": each(text),
     },
-    needed=("step_s", "ranks", "gate", "gating", "ahead", "since_s"),
+    needed=("step_s", "ranks", "gate", "gating", "ahead", "since_s", "why", "fix"),
 )
 _STATE = one_of("prepared", "running", "finished", "failed", "stopped", "interrupted", "lost")
 _JOB = fields(

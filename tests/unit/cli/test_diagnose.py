@@ -43,6 +43,8 @@ SHARES: dict[str, Any] = {
     "gating": [1],
     "ahead": 0.57,
     "since_s": 180.0,
+    "why": "",
+    "fix": [],
 }  # fmt: skip
 
 
@@ -111,6 +113,7 @@ def test_the_rank_that_gates_a_healthy_run_is_named() -> None:
         ({"gate": "network", "gating": []}, "what the ranks exchange takes most of each step"),
         ({"gate": "nobody", "gating": []}, "nobody waits for one rank"),
         ({"gate": "data", "gating": [0]}, "rank 0 on alpha loads data in much of each step"),
+        ({"why": "it runs on its battery"}, "while all others wait: it runs on its battery"),
         ({"step_s": None}, "it is busy for 57% of the time while"),
         ({"gate": None, "gating": [], "ahead": None}, "who gates the run is not known"),
         (

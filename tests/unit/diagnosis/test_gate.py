@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.unit.diagnosis.made_up import IN_PROGRAM, PERIOD_S, Told, link, rank, recorded
 
 from yoked.diagnosis.gate import Shares, shares_of
-from yoked.diagnosis.vitals import Frame, Vitals
+from yoked.diagnosis.vitals import Frame, Machine, Vitals
 
 LOADS = (Frame("/v/site-packages/torch/utils/data/dataloader.py", 733, "__next__"), IN_PROGRAM)
 
@@ -53,6 +54,20 @@ def test_the_rank_that_is_busy_while_the_others_wait_gates_the_run() -> None:
     assert found.step_s == pytest.approx(0.5, abs=0.01)
     assert found.ranks[0].waits == pytest.approx(0.6, abs=0.01)
     assert found.ranks[1].waits_for_core == pytest.approx(0.05, abs=0.01)
+
+
+def test_what_holds_the_gating_host_back_is_named_though_it_was_never_better() -> None:
+    told = Told()
+    after({"computes": 0.4}, {"computes": 0.9}, told=told)
+    for node in (0, 1):
+        at_s, vitals = told.history.hosts[node].looks[-1]
+        slow = Machine(limited=0.0, clock_hz=1.2e9, most_hz=4.1e9, on_battery=True)
+        told.history.hosts[node].looks[-1] = (at_s, replace(vitals, machine=slow))
+    found = shares_of(told.history)
+
+    assert found is not None
+    assert found.why == "it runs on its battery; its clock is at 1.2 of 4.1 GHz"
+    assert [line.partition("host1")[1] for line in found.fix] == ["host1", "host1"]
 
 
 def test_two_ranks_of_one_slow_host_gate_the_run_together() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from tests.unit.diagnosis.made_up import PERIOD_S, Told, link, rank, recorded
 
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.rules import causes
-from yoked.diagnosis.vitals import Vitals
+from yoked.diagnosis.slow import held_back
+from yoked.diagnosis.vitals import Machine, Vitals
+from yoked.diagnosis.words import words_of
 
 
 @dataclass
@@ -23,6 +25,7 @@ class Host:
     lost: float = 0.0
     rtt_s: float = 3e-4
     unsent: int = 0
+    machine: Machine | None = None
 
 
 class Run:
@@ -89,6 +92,7 @@ class Run:
                             unsent_bytes=host.unsent,
                         ),
                     ),
+                    machine=host.machine,
                 )
             )
         self.told.look(*seen)
@@ -185,6 +189,64 @@ def test_a_processor_with_a_lower_clock_is_named() -> None:
     assert (cause.code, cause.rank) == ("cpu-slow", 0)
     assert cause.params["delayed"] is False
     assert steps <= 10
+
+
+WELL = Machine(limited=0.0, clock_hz=3.3e9, most_hz=4.1e9, hot=0.0, on_battery=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "fix"),
+    [
+        ({"limited": 0.8}, "a CPU limit of its container or service stops it in 80% of", "limit"),
+        ({"stolen": 0.3}, "the host of this virtual machine takes 30% of its time", "machine"),
+        (
+            {"program": "cc1plus\x1b[2J", "program_cores": 3.1},
+            "the program cc1plus\\x1b[2J uses 3.1 cores beside it",
+            "renice",
+        ),
+        ({"hot": 3.0}, "its cores slow themselves down as they are hot", "fan"),
+        ({"on_battery": True}, "it runs on its battery", "plug host1 in"),
+        ({"clock_hz": 1.2e9}, "its clock is at 1.2 of 4.1 GHz, and was at 3.3", "powerprofilesctl"),
+        ({"swapped_bytes_per_s": 12e6}, "it swaps, 12 MB/s", "smaller"),
+        ({"program": "sshd", "program_cores": 0.1}, "another program, or a limit", "top"),
+    ],
+)
+def test_what_holds_a_slow_rank_back_is_named(
+    changes: dict[str, object], said: str, fix: str
+) -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].delay = 0.5
+        run.hosts[1].machine = replace(WELL, **changes)  # type: ignore[arg-type]
+
+    run = Run()
+    for host in run.hosts:
+        host.machine = WELL
+    cause, _ = run.steps_until_told(change)
+    words = words_of(cause, ["host0", "host1"])
+
+    assert words.what.partition("cores where it used ")[2].partition(": ")[2].startswith(said)
+    assert fix in words.fix[0]
+
+
+def test_what_was_so_before_the_slow_down_is_no_cause_of_it() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].delay = 0.5
+
+    run = Run()
+    for host in run.hosts:
+        host.machine = Machine(0.5, 0.3, 1.2e9, 4.1e9, 1.0, on_battery=True)
+    cause, _ = run.steps_until_told(change)
+
+    assert words_of(cause, ["host0", "host1"]).what.endswith("another program, or a limit")
+
+
+def test_a_small_program_is_no_cause_where_no_rank_waits_for_a_core() -> None:
+    machine = Machine(program="browser", program_cores=0.5)
+
+    assert held_back(None, machine, delayed=False) == {}
+    assert "program" in held_back(None, machine, delayed=True)
 
 
 def test_a_link_with_a_queue_before_it_is_slow() -> None:

@@ -71,7 +71,10 @@ def command(
             *(shares_lines(shown["shares"]) if gets_on else ()),
             *stacks_lines(found or {}),
         ],
-        next_commands=[*(faults[0]["fix"] if faults else ()), *record.go_on(same_fleet(fleet))],
+        next_commands=[
+            *(faults[0]["fix"] if faults else (shown["shares"] or {"fix": ()})["fix"]),
+            *record.go_on(same_fleet(fleet)),
+        ],
     )
     return 1 if faults else 0
 

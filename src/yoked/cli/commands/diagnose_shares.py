@@ -23,6 +23,8 @@ def shares_payload(record: Record) -> dict[str, Any] | None:
         "ahead": ahead,
         "ahead_s": None if ahead is None or step_s is None else round(ahead * step_s, 4),
         "since_s": round(shares["since_s"], 1),
+        "why": shares["why"] or None,
+        "fix": list(shares["fix"]),
         "ranks": [{**each, "host": record.host_of(each["rank"])} for each in shares["ranks"]],
     }
 
@@ -65,7 +67,8 @@ def _gate(shown: Mapping[str, Any]) -> str:
             else f"{format_duration(shown['ahead_s'])} in each step{took}"
         )
         gates, are = ("gate", "they are") if several else ("gates", "it is")
-        return f"{who} {gates} the run{since}: {are} busy for {longer} while all others wait"
+        why = f": {shown['why']}" if shown["why"] else ""
+        return f"{who} {gates} the run{since}: {are} busy for {longer} while all others wait{why}"
     if shown["gate"] == "data":
         waits = "load" if several else "loads"
         return f"{who} {waits} data in much of each step{took}, and the others wait{since}"

@@ -32,6 +32,7 @@ from yoked.diagnosis.vitals import (
     Vitals,
 )
 from yoked.launch.bootstrap.job import Job
+from yoked.launch.bootstrap.machine import MachineLooker
 from yoked.ranks.freeing import plain_address
 
 # What a program has open that computes on a GPU of NVIDIA's or AMD's, and how often that is looked
@@ -47,15 +48,23 @@ class Looker:
         self._own = job.node_rank
         self._number = 0
         self._on_gpu: set[int] = set()
+        self._machine = MachineLooker(job.launch_id)
         self._nodes = {node.address: number for number, node in enumerate(job.nodes)}
         self._families = {
             socket.AF_INET6 if ":" in address else socket.AF_INET for address in self._nodes
         }
 
     def look(
-        self, ranks: Mapping[int, int], files: Mapping[int, Path], ended: Iterable[Ended]
+        self,
+        ranks: Mapping[int, int],
+        files: Mapping[int, Path],
+        ended: Iterable[Ended],
+        *,
+        slow: bool = False,
     ) -> Vitals:
-        """All of it now. ranks: their processes by rank; files: their recorders'."""
+        """All of it now. ranks: their processes by rank; files: their recorders'; slow: a rank of
+        this host's is slow, and the machine is looked at more often.
+        """
         self._number += 1
         told = [
             vitals
@@ -70,6 +79,7 @@ class Looker:
             ended=tuple(ended),
             links=tuple(_links(ends, ranks.values())),
             control=tuple(_links(ends, [os.getpid()])),
+            machine=self._machine.look(time.monotonic(), slow=slow),
         )
 
     def _rank(self, rank: int, pid: int, file: Path | None) -> RankVitals | None:

@@ -84,8 +84,10 @@ class Watch:
         # A process takes seconds to go; what its recorder wrote last is of before.
         pids = {rank: pid for rank, pid in pids.items() if rank not in over}
         files = {rank: self._job.record_file(self._generation, rank) for rank in pids}
-        seen = self._looker.look(pids, files, ended)
-        self._history.take(self._job.node_rank, seen, now_s)
+        own = self._job.node_rank
+        slow = any(cause.code == "cpu-slow" and own in cause.nodes for cause in self.causes)
+        seen = self._looker.look(pids, files, ended, slow=slow)
+        self._history.take(own, seen, now_s)
         self._history.tick(now_s)
         self.causes = causes(self._history)
         if now_s >= self._shares_due_s:
