@@ -9,6 +9,7 @@ from typing import Literal
 Code = Literal[
     "rank-stopped",
     "rank-stands",
+    "rank-late",
     "rank-ended-early",
     "disk-stands",
     "host-asleep",

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from yoked.diagnosis.activity import Activity, activity_of
 from yoked.diagnosis.vitals import Machine, RankVitals, Recorded, Vitals
 
 # Steps from which the usual one is learned, and looks that are kept: a minute of two a second.
@@ -68,17 +69,27 @@ class Step:
 @dataclass
 class RankHistory:
     """One rank. taken: its last steps, the oldest first. moved_s: when it was last seen to get on:
-    another step, another collective, another line.
+    another step, another collective, another line. doing, since_s: what it is about, and since
+    when; longest_s: for how long it has been at each of what it was about before.
     """
 
     steps: int = 0
     moved_s: float = 0.0
+    doing: Activity | None = None
+    since_s: float = 0.0
+    longest_s: dict[Activity, float] = field(default_factory=dict)
     taken: deque[Step] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
     _mark: object = None
     _delayed_s: float | None = None
 
-    def take(self, recorded: Recorded, delayed_s: float, now_s: float) -> None:
-        """Learn from a newer record."""
+    def take(self, rank: RankVitals, recorded: Recorded, now_s: float) -> None:
+        """Learn from a newer look at it."""
+        doing = activity_of(rank)
+        if doing != self.doing:
+            if self.doing is not None:
+                took_s = now_s - self.since_s
+                self.longest_s[self.doing] = max(self.longest_s.get(self.doing, 0.0), took_s)
+            self.doing, self.since_s = doing, now_s
         # A loop may be met at the same line each time.
         groups = recorded.groups
         started = None if groups is None else {each.name: each.started for each in groups}
@@ -89,7 +100,7 @@ class RankHistory:
             self._mark = mark
             self.moved_s = max(self.moved_s, now_s - recorded.age_s - _LOOK_S)
         if recorded.steps > self.steps:
-            self._take_steps(recorded, delayed_s, now_s)
+            self._take_steps(recorded, rank.delayed_s, now_s)
 
     def _take_steps(self, recorded: Recorded, delayed_s: float, now_s: float) -> None:
         count = recorded.steps - self.steps
@@ -179,7 +190,7 @@ class RunHistory:
         host.looks.append((now_s, vitals))
         for rank in vitals.ranks:
             if rank.rank in host.place.ranks and rank.recorded is not None:
-                self.ranks[rank.rank].take(rank.recorded, rank.delayed_s, now_s)
+                self.ranks[rank.rank].take(rank, rank.recorded, now_s)
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""

@@ -37,7 +37,8 @@ def learn(history: RunHistory) -> None:
     usual = history.usual
     if usual is not None and times_slower(usual, pace_now(history)) is not None:
         return
-    before = [_before_now(rank) for rank in history.ranks.values()]
+    until_s = _known_until_s(history)
+    before = [_before_now(rank, until_s) for rank in history.ranks.values()]
     if min((len(steps) for steps in before), default=0) >= _LEARN_STEPS:
         history.usual = _pace(history, before, _LEARN_S)
 
@@ -52,7 +53,8 @@ def learn_longer(history: RunHistory) -> None:
 def pace_now(history: RunHistory) -> Pace:
     """How it gets on now. Where steps are too few, or not seen, its links' are known alone."""
     span_s = max(_LINK_S, _LINK_STEPS * (history.step_s or 0.0))
-    return _pace(history, [_newest(rank) for rank in history.ranks.values()], span_s)
+    until_s = _known_until_s(history)
+    return _pace(history, [_newest(rank, until_s) for rank in history.ranks.values()], span_s)
 
 
 def times_slower(usual: Pace | None, now: Pace) -> float | None:
@@ -76,7 +78,7 @@ def slow_for_s(history: RunHistory) -> float:
 def _slow_since_s(rank: RankHistory, limit_s: float) -> float | None:
     """When the first of a rank's slow steps began."""
     began_s, quick = None, 0
-    most_s = _MUCH * statistics.median(step.took_s for step in _newest(rank) or rank.taken)
+    most_s = _MUCH * statistics.median(step.took_s for step in list(rank.taken)[-_NOW_STEPS:])
     for step in reversed(rank.taken):
         if limit_s <= step.took_s < most_s:
             began_s, quick = step.ended_s - step.took_s, 0
@@ -102,21 +104,31 @@ def all_do_more(usual: Pace, now: Pace) -> bool:
 # ---- a stretch
 
 
-def _newest(rank: RankHistory) -> list[Step]:
-    """A rank's last steps; empty: too few are known."""
-    steps = list(rank.taken)
+def _known_until_s(history: RunHistory) -> float:
+    """When the last step ended that is known of every rank: the same steps are compared."""
+    ends = [rank.taken[-1].ended_s for rank in history.ranks.values() if rank.taken]
+    # Ranks do not end a step at one moment.
+    return min(ends, default=0.0) + 0.5 * (history.step_s or 0.0)
+
+
+def _newest(rank: RankHistory, until_s: float) -> list[Step]:
+    """A rank's last steps of those; empty: too few are known."""
+    steps = [step for step in rank.taken if step.ended_s <= until_s]
     if len(steps) < _NOW_STEPS:
         return []
     newest = [step for step in steps if steps[-1].ended_s - step.ended_s < _NOW_S]
     return newest if len(newest) >= _NOW_STEPS else steps[-_NOW_STEPS:]
 
 
-def _before_now(rank: RankHistory) -> list[Step]:
+def _before_now(rank: RankHistory, until_s: float) -> list[Step]:
     """Those before them, for as long as counts as usual."""
-    steps = list(rank.taken)
-    first = max(0, rank.steps - len(steps))
-    steps = steps[max(0, _FIRST_STEPS - first) : len(steps) - len(_newest(rank))]
-    lately = [step for step in steps if steps[-1].ended_s - step.ended_s < _LEARN_S]
+    newest = _newest(rank, until_s)
+    if not newest:
+        return []
+    missed = max(0, rank.steps - len(rank.taken))
+    steps = list(rank.taken)[max(0, _FIRST_STEPS - missed) :]
+    steps = [step for step in steps if step.ended_s < newest[0].ended_s]
+    lately = [step for step in steps if newest[0].ended_s - step.ended_s < _LEARN_S]
     return lately if len(lately) >= _LEARN_STEPS else steps[-_LEARN_STEPS:]
 
 

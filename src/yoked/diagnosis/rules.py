@@ -22,6 +22,9 @@ _STOPPED_S, _STOPPED_SURE_S = 1.0, 3.0
 _DISK_S, _DISK_SURE_S = 2.0, 10.0
 # A lock that nobody gives back; anything else may yet come, such as data of a slow network.
 _LOCKED_SURE_S, _STANDS_SURE_S = 10.0, 60.0
+# What takes as long as it takes is late after so many times the longest so far, and a minute more;
+# the first time after this. A rank that computes is, after so many steps' time.
+_LONGER, _LONGER_S, _FIRST_TIME_S, _MANY_STEPS = 3.0, 60.0, 600.0, 20.0
 # Hosts say their vitals twice a second. A run ends on what is sure, and one goes on after a laptop
 # has changed its Wi-Fi cell, or a switch was plugged in anew.
 _UNHEARD_S, _AWAY_SURE_S = 1.5, 30.0
@@ -117,9 +120,14 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait]) -> list[Cause]:
                 # It waits too, and not yet for so long: hosts look at different moments.
                 continue
             if activity_of(vitals) in PATIENT:
-                # It is told to whoever asks, and is no fault: the run goes on once it is through.
-                return []
-            cause = _stands(history, node, vitals, longest)
+                cause = _takes_long(history, node, vitals, longest)
+                if cause is None:
+                    # It is told to whoever asks, and is no fault: the run goes on after that.
+                    return []
+            else:
+                cause = _stands(history, node, vitals, longest) or _computes_on(
+                    history, node, vitals, longest
+                )
         if cause is not None:
             found.append(cause)
     if found:
@@ -165,6 +173,36 @@ def _stands(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> 
         # Before its first step a program may fetch its data or its model for hours.
         certainty = "likely"
     return Cause("rank-stands", (node,), since_s, certainty, rank=rank.rank, params=params)
+
+
+def _takes_long(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> Cause | None:
+    """A rank that others wait for, and that has been about something for longer than ever."""
+    seen = history.ranks[rank.rank]
+    if seen.doing is None or seen.doing == "debugged":
+        return None
+    for_s = history.now_s - seen.since_s
+    usual_s = seen.longest_s.get(seen.doing)
+    limit_s = _FIRST_TIME_S if usual_s is None else max(_LONGER * usual_s, usual_s + _LONGER_S)
+    if for_s < limit_s:
+        return None
+    params = {"doing": seen.doing, "usual_s": usual_s}
+    return _late(node, rank, longest, for_s, params)
+
+
+def _computes_on(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> Cause | None:
+    """A rank that computes while the others have waited for many steps' time."""
+    step_s = history.step_s
+    if step_s is None or longest.age_s < max(_LONGER_S, _MANY_STEPS * step_s):
+        return None
+    return _late(node, rank, longest, longest.age_s, {"doing": "computing", "usual_s": step_s})
+
+
+def _late(
+    node: int, rank: RankVitals, longest: Wait, since_s: float, params: Mapping[str, object]
+) -> Cause:
+    # Nobody but the program knows whether it comes to an end, so it is never sure.
+    more = {"what": longest.what, "waiting": longest.rank, **_at(rank)}
+    return Cause("rank-late", (node,), since_s, "likely", rank=rank.rank, params={**more, **params})
 
 
 def _mismatch(history: RunHistory, waits: Mapping[int, Wait]) -> Cause | None:

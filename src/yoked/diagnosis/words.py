@@ -35,6 +35,14 @@ _WAITS_IN: Mapping[str, str] = {
 }
 
 
+_LATE_FIX: Mapping[str, str] = {
+    "saving": "see whether the disk or the network mount on {host} is slow, or full",
+    "evaluating": "evaluate on fewer tokens, or on all ranks together",
+    "compiling": "wait, or run without torch.compile",
+    "importing": "see whether the disk or the network mount of the environment on {host} is slow",
+}
+
+
 def waits_for(waits_in: str) -> str:
     """For what a process waits in a function of the kernel; empty: that says nothing."""
     return next((said for start, said in _WAITS_IN.items() if waits_in.startswith(start)), "")
@@ -61,6 +69,23 @@ def _stands(cause: Cause, hosts: Sequence[str]) -> Words:
     )
     fix = ("look at that line: what it waits for does not come",)
     return Words(what, fix)
+
+
+def _late(cause: Cause, hosts: Sequence[str]) -> Words:
+    doing, usual_s = str(cause.params["doing"]), cause.params["usual_s"]
+    since = format_duration(cause.since_s)
+    if doing == "computing":
+        what = f"it computes at {_place(cause)}, and the others have waited for {since}"
+        what += f"; a step takes {format_duration(usual_s)}" if isinstance(usual_s, float) else ""
+        fix = "look at that line: a loop that does not end, or work that no other rank has"
+    else:
+        longest = "the first time"
+        if isinstance(usual_s, float):
+            longest = f"{format_duration(usual_s)} so far at most"
+        what = f"it has been {doing} for {since}, {longest}, at {_place(cause)}"
+        fix = _LATE_FIX.get(doing, "look at that line").format(host=hosts[cause.nodes[0]])
+    waiting = f"rank {cause.params['waiting']} waits for it"
+    return Words(f"{what}; {waiting} in {one_line(str(cause.params['what']))}", (fix,))
 
 
 def _on_disk(cause: Cause, hosts: Sequence[str]) -> Words:
@@ -227,6 +252,7 @@ def _place(cause: Cause) -> str:
 _WORDS: Mapping[Code, Callable[[Cause, Sequence[str]], Words]] = {
     "rank-stopped": _stopped,
     "rank-stands": _stands,
+    "rank-late": _late,
     "rank-ended-early": _early,
     "disk-stands": _on_disk,
     "host-asleep": _asleep,

@@ -90,7 +90,16 @@ class Told:
         """All ranks take a step each look, with a core of their own."""
         for step in range(count):
             ranks = [
-                rank(node, cpu_s=step * STEP_S, recorded=recorded(steps=step + 1, age_s=0.0))
+                rank(
+                    node,
+                    cpu_s=step * STEP_S,
+                    recorded=recorded(
+                        steps=step + 1,
+                        age_s=0.0,
+                        step_s=(STEP_S,) * step,
+                        step_cpu_s=(STEP_S,) * step,
+                    ),
+                )
                 for node in range(len(self.history.hosts))
             ]
             self.look(*[Vitals(0, 0, (each,)) for each in ranks])

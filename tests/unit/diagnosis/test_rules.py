@@ -180,6 +180,37 @@ def test_what_takes_as_long_as_it_takes_is_no_fault(phase: str) -> None:
         )
 
 
+def test_a_rank_that_computes_on_while_the_others_wait_is_late() -> None:
+    cause, after_s = first_told(
+        lambda age_s: (waits(0, age_s, cpu_s=3.6), alive(rank(1, cpu_s=3.6 + age_s))), limit_s=90
+    )
+
+    assert (cause.code, cause.rank, cause.certainty) == ("rank-late", 1, "likely")
+    assert cause.params["doing"] == "computing"
+    assert 60 <= after_s <= 62
+
+
+@pytest.mark.parametrize(("before_s", "late_s"), [(0, 600), (10, 70), (100, 300)])
+def test_what_takes_much_longer_than_ever_is_late(before_s: int, late_s: int) -> None:
+    def look(phase: str, age_s: float) -> tuple[Vitals, ...]:
+        busy = recorded(steps=20, phase=phase, frames_age_s=0.0)
+        return waits(0, age_s, cpu_s=3.6), alive(rank(1, cpu_s=3.6, recorded=busy))
+
+    told = Told().steps()
+    for times in range(int(before_s / PERIOD_S)):
+        told.look(*look("saving", times * PERIOD_S))
+        assert causes(told.history) == []
+    told.look(alive(rank(0)), alive(rank(1)))
+    began_s, found = told.now_s, list[Cause]()
+    while not found:
+        told.look(*look("saving", told.now_s - began_s))
+        found = causes(told.history)
+
+    assert (found[0].code, found[0].rank, found[0].certainty) == ("rank-late", 1, "likely")
+    assert found[0].params["doing"] == "saving"
+    assert told.now_s - began_s == pytest.approx(late_s, abs=3.0)
+
+
 def test_a_rank_that_ended_well_while_others_wait_is_told() -> None:
     cause, _ = first_told(
         lambda age_s: (waits(0, age_s, cpu_s=3.6), Vitals(0, 0, (), (Ended(1, 0, age_s),)))
