@@ -120,14 +120,11 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait]) -> list[Cause]:
                 # It waits too, and not yet for so long: hosts look at different moments.
                 continue
             if activity_of(vitals) in PATIENT:
-                cause = _takes_long(history, node, vitals, longest)
-                if cause is None:
-                    # It is told to whoever asks, and is no fault: the run goes on after that.
-                    return []
-            else:
-                cause = _stands(history, node, vitals, longest) or _computes_on(
-                    history, node, vitals, longest
-                )
+                # It is told to whoever asks, and is no fault: the run goes on after that.
+                late = _takes_long(history, node, vitals, longest)
+                return [] if late is None else [late]
+            cause = _stands(history, node, vitals, longest)
+            cause = cause or _computes_on(history, node, vitals, longest)
         if cause is not None:
             found.append(cause)
     if found:
@@ -193,6 +190,9 @@ def _computes_on(history: RunHistory, node: int, rank: RankVitals, longest: Wait
     """A rank that computes while the others have waited for many steps' time."""
     step_s = history.step_s
     if step_s is None or longest.age_s < max(_LONGER_S, _MANY_STEPS * step_s):
+        return None
+    # What is not known of it is no evidence.
+    if rank.recorded is None or not _IDLE_CORES <= _cores(history, node, rank) < float("inf"):
         return None
     return _late(node, rank, longest, longest.age_s, {"doing": "computing", "usual_s": step_s})
 
