@@ -95,6 +95,16 @@ def abort_in_the_first_meeting() -> None:
     dist.destroy_process_group()
 
 
+def takes_more_and_more() -> None:
+    """Rank 1 takes 64 MB more at each turn, until it is refused."""
+    kept = []
+    for _ in range(8 if RANK == 1 else 600):
+        if RANK == 1:
+            kept.append(bytearray(b"x") * (64 << 20))
+        time.sleep(0.25)
+    raise MemoryError(f"{len(kept)} are enough")
+
+
 def deaf() -> None:
     """Heeds no signal that can be ignored."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -130,6 +140,7 @@ ACTS = {
     "first_attempt_fails": first_attempt_fails,
     "a_stranger_at_first": a_stranger_at_first,
     "abort_in_the_first_meeting": abort_in_the_first_meeting,
+    "takes_more_and_more": takes_more_and_more,
     "deaf": deaf,
     "deaf_beside_a_worker": deaf_beside_a_worker,
     "save_when_interrupted": save_when_interrupted,

@@ -211,6 +211,16 @@ def test_an_exception_is_the_cause_and_not_what_its_peers_complain_of(pair: Pair
     assert "host_acts.py" in cause.traceback
 
 
+def test_a_rank_that_runs_out_of_memory_is_told_with_how_its_memory_grew(pair: Pair) -> None:
+    pair.start("takes_more_and_more")
+
+    cause = pair.exit(0).failure
+
+    assert cause is not None
+    assert (cause.host, cause.rank, cause.cause) == ("beta", 1, "out-of-memory")
+    assert "; its memory grew from " in cause.what
+
+
 def test_a_second_attempt_resumes_with_its_arguments_and_meets_its_own_ranks(pair: Pair) -> None:
     pair.start("first_attempt_fails", restarts=1)
 

@@ -196,6 +196,22 @@ def _waits_in(pid: int) -> str:
     return "" if told == "0" else told
 
 
+# All that the kernel cannot read again from a file: what a process has of its own and shares in
+# memory, in RAM or swapped. A kernel before 4.5 has one figure for all that is in RAM.
+_MEMORY, _MEMORY_BEFORE = ("RssAnon", "RssShmem", "VmSwap"), ("VmRSS", "VmSwap")
+
+
+def memory_bytes(pid: int) -> int:
+    """What a process needs of memory; 0: it is gone, or not known. Source: proc_pid_status(5)."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    told = dict(line.split(":", 1) for line in lines if line.endswith(" kB"))
+    names = _MEMORY if "RssAnon" in told else _MEMORY_BEFORE
+    return sum(int(told[name].split()[0]) for name in names if name in told) << 10
+
+
 class ThreadTimes(NamedTuple):
     """Seconds so far. main_cpu_s: of the main thread on a core; main_delayed_s: in which it could
     run and had none; delayed_s: the same, of all threads that run now.

@@ -28,13 +28,15 @@ MISMATCH_WORDS = (
     "Is there a distributed collective mismatch",
     "op.preamble.length <= op.nbytes",
 )
-_MEMORY_KINDS = ("MemoryError", "OutOfMemoryError")
+# torch has it for devices alone: on the CPU it raises a RuntimeError.
+_OF_TORCH, _OF_CUDA = "OutOfMemoryError", "CUDA out of memory"
+_MEMORY_KINDS = ("MemoryError", _OF_TORCH)
 _MEMORY_WORDS = (
     "can't allocate memory",
     "not enough memory: you tried to allocate",
     "Cannot allocate memory",
     "std::bad_alloc",
-    "CUDA out of memory",
+    _OF_CUDA,
 )
 _DISK_WORDS = ("No space left on device", "Disk quota exceeded", "the disk is full")
 # torch.save on a full disk says no more than this.
@@ -78,6 +80,11 @@ def cause_of_end(
     if kind == WeightsApartError.__name__:
         return "weights-apart"
     return "rank-exited" if kind in (None, "SystemExit") else "exception"
+
+
+def is_of_a_gpu(kind: str | None, said: Iterable[str]) -> bool:
+    """Whether it is the memory of a GPU that was at its end. kind, said: as in `cause_of_end`."""
+    return kind == _OF_TORCH or any(_OF_CUDA in line for line in said)
 
 
 def _has(line: str, words: Iterable[str]) -> bool:

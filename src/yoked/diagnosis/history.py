@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from yoked.diagnosis.activity import Activity, activity_of
+from yoked.diagnosis.memory import MemoryTrace, Sample
 from yoked.diagnosis.vitals import Machine, RankVitals, Recorded, Vitals
 
 # Steps from which the usual one is learned, and looks that are kept: a minute of two a second.
@@ -79,6 +80,7 @@ class RankHistory:
     since_s: float = 0.0
     longest_s: dict[Activity, float] = field(default_factory=dict)
     taken: deque[Step] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
+    memory: MemoryTrace = field(default_factory=MemoryTrace)
     _mark: object = None
     _delayed_s: float | None = None
 
@@ -189,8 +191,12 @@ class RunHistory:
             return
         host.looks.append((now_s, vitals))
         for rank in vitals.ranks:
-            if rank.rank in host.place.ranks and rank.recorded is not None:
-                self.ranks[rank.rank].take(rank, rank.recorded, now_s)
+            if rank.rank not in host.place.ranks:
+                continue
+            known = self.ranks[rank.rank]
+            if rank.recorded is not None:
+                known.take(rank, rank.recorded, now_s)
+            known.memory.take(Sample(now_s, known.steps, rank.memory_bytes))
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""

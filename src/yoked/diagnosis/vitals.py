@@ -92,6 +92,7 @@ class RankVitals:
     is stopped, t is traced. cpu_s: used so far; delayed_s: in which its threads could run and had
     no core. main_cpu_s, main_delayed_s: the same of its main thread; None: the kernel does not
     count. waits_in: the kernel's function where it waits, or empty. gpu: it has a GPU open.
+    memory_bytes: that cannot be read again from a file, swapped or not; 0: not known.
     """
 
     rank: Count
@@ -104,6 +105,7 @@ class RankVitals:
     main_cpu_s: Age | None = None
     main_delayed_s: Age = 0.0
     gpu: bool = False
+    memory_bytes: Count = 0
 
 
 @dataclass(frozen=True)

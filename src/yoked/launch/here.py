@@ -269,9 +269,7 @@ def _explain(run: LocalRun, end: JobEnd) -> BaseException:
     said = f"rank {rank} {'was ' if failure.get('signal') else ''}{what}"
     if lines := failure.get("last_lines"):
         said += "\nits last lines:\n" + "\n".join(f"  {line}" for line in lines)
-    memory = "a smaller --device-batch-size takes less memory"
-    killed = failure.get("signal") == "SIGKILL"
-    return YokedError(said, fix=(run.go_on, *([memory] if killed else []), *_look(run)))
+    return YokedError(said, fix=(run.go_on, *fix, *_look(run)))
 
 
 def _look(run: LocalRun) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -9,10 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from yoked.core.proc import ProcessId, has_open, thread_times
+from yoked.core import proc
+from yoked.core.proc import ProcessId, has_open, memory_bytes, thread_times
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux has them")
 DEADLINE_S = 30.0
@@ -142,6 +145,45 @@ def test_the_main_thread_is_told_apart_from_others() -> None:
 
 def test_nothing_is_counted_of_a_process_that_never_was() -> None:
     assert thread_times(2**22 + 1) is None
+
+
+def test_what_a_process_takes_of_memory_is_seen_and_not_what_it_maps(tmp_path: Path) -> None:
+    size = 64 << 20
+    (tmp_path / "rows").write_bytes(bytes(size))
+    before = memory_bytes(os.getpid())
+
+    with (tmp_path / "rows").open("rb") as file:
+        rows = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        assert sum(rows[::4096]) == 0
+        mapped = memory_bytes(os.getpid())
+        rows.close()
+    own = bytearray(b"x") * size
+    taken = memory_bytes(os.getpid())
+
+    assert before > 0
+    assert mapped - before < size / 2
+    assert taken - before > size / 2
+    del own
+    assert memory_bytes(2**22 + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("RssAnon:\t 8 kB\nRssFile:\t 99 kB\nRssShmem:\t 2 kB\nVmSwap:\t 1 kB\n", 11 << 10),
+        ("VmRSS:\t 8 kB\nVmSwap:\t 1 kB\n", 9 << 10),
+        # A zombie, or a thread of the kernel.
+        ("Name:\tx\n", 0),
+    ],
+)
+def test_kernels_tell_of_memory_in_two_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, expected: int
+) -> None:
+    monkeypatch.setattr(proc, "_PROC", tmp_path)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(told)
+
+    assert memory_bytes(7) == expected
 
 
 def test_what_a_process_has_open_is_seen(sleeper: subprocess.Popen[str]) -> None:

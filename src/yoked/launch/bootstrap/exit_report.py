@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from yoked.core.schema import decode
 from yoked.diagnosis.activity import own_frame
 from yoked.diagnosis.calls import Calls
 from yoked.diagnosis.cause import SAME_CALLS, SAME_STEPS
-from yoked.diagnosis.endings import EndCode, cause_of_end
+from yoked.diagnosis.endings import EndCode, cause_of_end, is_of_a_gpu
+from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.vitals import Frame
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.outcome import NOT_MET, Failure
@@ -82,13 +83,19 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def rank_failure(
-    job: Job, attempt: int, rank: int, death: RankExit | None, ended_s: float | None
+    job: Job,
+    attempt: int,
+    rank: int,
+    death: RankExit | None,
+    ended_s: float | None,
+    memory_of: Callable[[int], MemoryTrend | None] = lambda _: None,
 ) -> Failure | None:
     """What there is to say of a rank; None if it did not fail by itself.
 
     death: None if it ended well, or was ended by us. It may have failed all the same, and have
     been on its way out when we came.
     ended_s: when we began to end this host's ranks; what they complain of later is our doing.
+    memory_of: how a rank's memory went; None: nothing is known of it.
     """
     error = _error(job, attempt, rank, ended_s)
     if death is None and error is None:
@@ -111,6 +118,11 @@ def rank_failure(
         oom_killed=death is not None and death.oom_killed,
         disk_full=_disk_full(job),
     )
+    if cause == "out-of-memory" and not is_of_a_gpu(ending.get("kind"), (ending["what"], *lines)):
+        trend = memory_of(rank)
+        if trend is not None:
+            ending["what"] = f"{ending['what']}; {trend.words}"
+            ending["fix"] = ending.get("fix") or trend.fix
     if not ending.get("fix"):
         ending["fix"] = _FIXES.get(cause, ())
     failure = Failure(

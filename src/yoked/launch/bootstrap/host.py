@@ -131,7 +131,10 @@ class HostProgram:
             if ranks is None or not over:
                 return None
         self._running = False
-        return RanksOver(self._generation, ranks.failures(), ranks.ended_well)
+        failures = (
+            ranks.failures() if self._watch is None else ranks.failures(self._watch.memory_of)
+        )
+        return RanksOver(self._generation, failures, ranks.ended_well)
 
     def _look(self) -> None:
         """Look at the ranks, if it is time to, and have the other hosts know."""

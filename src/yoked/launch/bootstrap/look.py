@@ -18,7 +18,7 @@ from typing import Any
 
 from yoked.agent.listeners import socket_inodes
 from yoked.agent.tcp import Connection, connections
-from yoked.core.proc import has_open, kernel_view, thread_times
+from yoked.core.proc import has_open, kernel_view, memory_bytes, thread_times
 from yoked.core.schema import decode
 from yoked.core.shared_json import read_shared_json
 from yoked.diagnosis.vitals import (
@@ -101,6 +101,7 @@ class Looker:
             main_cpu_s=times.main_cpu_s if times else None,
             main_delayed_s=times.main_delayed_s if times else 0.0,
             gpu=pid in self._on_gpu,
+            memory_bytes=memory_bytes(pid),
         )
 
     def _connections(self) -> list[tuple[int, Connection]]:

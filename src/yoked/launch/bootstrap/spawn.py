@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from yoked.agent.facts import oom_kills
 from yoked.channel.names import LOOPBACK
+from yoked.diagnosis.memory import MemoryTrend
 from yoked.launch.bootstrap.exit_report import (
     GRACE_S,
     RankExit,
@@ -166,11 +167,20 @@ class LocalRanks:
             self._store.kill()
             self._store.wait()
 
-    def failures(self) -> tuple[Failure, ...]:
-        """What there is to report, once the ranks are over."""
+    def failures(
+        self, memory_of: Callable[[int], MemoryTrend | None] = lambda _: None
+    ) -> tuple[Failure, ...]:
+        """What there is to report, once the ranks are over. memory_of: how a rank's memory went."""
         job, ended_s = self._job, self._ended_s
         found = [
-            rank_failure(job, self._generation, rank, self._deaths.get(rank), ended_s)
+            rank_failure(
+                job,
+                self._generation,
+                rank,
+                self._deaths.get(rank),
+                ended_s,
+                memory_of,
+            )
             for rank in job.local_ranks
         ]
         failures = [failure for failure in found if failure is not None]

@@ -21,6 +21,7 @@ from yoked.core.fs import write_bytes
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.gate import Shares, shares_of
 from yoked.diagnosis.history import Place, RunHistory
+from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.nccl import network_of
 from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
@@ -116,6 +117,10 @@ class Watch:
             fix=() if root.code == "rank-stopped" else words.fix,
             time_s=time.time(),
         )
+
+    def memory_of(self, rank: int) -> MemoryTrend | None:
+        """How the memory of a rank went; None: nothing is known of it."""
+        return self._history.ranks[rank].memory.trend
 
     def stacks_asked(self) -> bool:
         """Whether somebody wants to know where all threads are, and was not heard yet."""

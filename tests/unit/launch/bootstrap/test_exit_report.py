@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.diagnosis.memory import MemoryTrend
 from yoked.launch.bootstrap.exit_report import RankExit, last_lines, rank_failure
 from yoked.launch.bootstrap.job import Job, Node, Program
 
@@ -85,6 +86,69 @@ def test_a_kill_is_named_by_its_signal_and_place(job: Job, snapshot: SnapshotAss
     assert (failure.signal, failure.exit_code, failure.kind) == ("SIGKILL", None, None)
     assert failure.headline == snapshot
     assert failure.fix
+
+
+LEAK = MemoryTrend(8 * 10**9, 10**9, took_s=40.0, steps=80, gradual=True)
+NEED = MemoryTrend(8 * 10**9)
+OOM = replace(KILLED, oom_killed=True)
+
+
+@pytest.mark.parametrize(
+    ("trend", "said", "fix"),
+    [
+        (
+            LEAK,
+            "; its memory grew from 1.00 GB to 8.00 GB in its last 40.0 s, over 80",
+            "loss.item",
+        ),
+        (NEED, "; it needed 8.00 GB from its first steps on", "a smaller batch"),
+        (None, "(SIGKILL)", "a smaller batch"),
+    ],
+)
+def test_a_want_of_memory_is_told_with_how_it_came_to_it(
+    job: Job, trend: MemoryTrend | None, said: str, fix: str
+) -> None:
+    asked = []
+
+    def memory_of(rank: int) -> MemoryTrend | None:
+        asked.append(rank)
+        return trend
+
+    failure = rank_failure(job, 0, 2, OOM, None, memory_of)
+
+    assert failure is not None
+    assert (failure.cause, asked) == ("out-of-memory", [2])
+    assert failure.what.startswith("killed by the kernel for want of memory (SIGKILL)")
+    assert said in failure.what
+    assert fix in failure.fix[0]
+
+
+def test_memory_that_was_refused_is_told_so_too(job: Job) -> None:
+    leave(job.error_file(0, 2), kind="MemoryError", what="MemoryError: ")
+
+    failure = rank_failure(job, 0, 2, FAILED, None, lambda _: LEAK)
+
+    assert failure is not None
+    assert "its memory grew" in failure.what
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"kind": "OutOfMemoryError", "what": "OutOfMemoryError: CUDA out of memory. Tried"},
+        {"kind": "RuntimeError", "what": "RuntimeError: CUDA out of memory"},
+        {"kind": "ValueError", "what": "ValueError: no"},
+    ],
+)
+def test_of_a_gpus_memory_and_of_other_ends_the_hosts_says_nothing(
+    job: Job, error: dict[str, str]
+) -> None:
+    leave(job.error_file(0, 2), **error)
+
+    failure = rank_failure(job, 0, 2, FAILED, None, lambda _: LEAK)
+
+    assert failure is not None
+    assert failure.what == error["what"]
 
 
 def test_a_rank_that_seeks_a_port_of_node_0_at_master_addr_is_told_where_it_is(job: Job) -> None:

@@ -70,6 +70,9 @@ def test_where_the_time_goes_is_written_for_whoever_asks(tmp_path: Path) -> None
     assert shares["ranks"][0]["computes"] is not None
     assert (shares["gate"], shares["gating"]) == (None, [])
     assert as_understood(written)["shares"] == shares
+    trend = watch.memory_of(0)
+    assert trend is not None
+    assert trend.used_bytes > 1e6
 
 
 def as_understood(written: dict[str, Any]) -> dict[str, Any]:
