@@ -92,7 +92,7 @@ class JobEnd:
         became = _BECAME[self.state]
         if self.state == "interrupted" and self.record.trains and self.record.progress:
             # A training saves at its end, and has nothing to save before its first step.
-            became += " after it had saved"
+            became += " after it had saved" if self.record.failure is None else ", and failed"
         return f"run {self.run} {became}{again}"
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.errors import UsageError
+from yoked.errors import JobError, UsageError
 from yoked.launch.attach import JobEnd
 from yoked.launch.registry import Record, headline, join, newest_starts, pick
 
@@ -155,6 +155,23 @@ def test_only_a_training_that_took_a_step_has_saved() -> None:
 
     assert before.verdict == "run night was stopped"
     assert after.verdict == "run night was stopped after it had saved"
+
+
+def test_a_training_that_could_not_save_when_it_was_stopped_has_failed() -> None:
+    failure = {"host": "pi", "rank": 3, "what": "the disk is full", "fix": ["df -h"]}
+    training = told(0, "interrupted", "night", trains="night", failure=failure)
+    end = JobEnd(record({**training, "progress": {"step": 5, "loss": 3.0}}))
+
+    # Another program may well have ended as it was asked to.
+    end.raise_failure(fix="go on", fleet_flag="")
+    with pytest.raises(JobError) as caught:
+        end.raise_failure(fix="go on", fleet_flag="", of_a_stop=True)
+
+    assert caught.value.what == "run night was stopped, and failed\nrank 3 on pi: the disk is full"
+    assert caught.value.fix == ("df -h", "yoked logs night --tail 50", "go on")
+    assert caught.value.verdict == end.record.verdict
+    assert end.record.verdict is not None
+    assert end.record.verdict["state"] == "failed"
 
 
 def test_a_failure_shows_the_cause_the_last_lines_and_what_to_do(
