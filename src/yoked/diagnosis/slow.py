@@ -11,6 +11,8 @@ from yoked.diagnosis.vitals import Machine
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
+# A slow link leaves the ranks' own time as it is. A host without a free core answers late, too.
+_LEAVES = 0.25
 # Packets sent again; a good network loses fewer by far.
 _LOST = 0.003
 # A queue that has built up before a slow link.
@@ -63,7 +65,8 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
         yield Cause("data-slow", (history.node_of(loads[0]),), since_s, "likely",
                     rank=loads[0], params=params)  # fmt: skip
         return
-    yield from links
+    if losing or all(each < _LEAVES * longer_s for each in grew.values()):
+        yield from links
 
 
 def slow_links(history: RunHistory) -> Iterator[Cause]:

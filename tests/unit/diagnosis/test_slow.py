@@ -260,6 +260,17 @@ def test_a_link_with_a_queue_before_it_is_slow() -> None:
     assert steps <= 10
 
 
+def test_a_busy_host_that_answers_late_is_no_slow_link() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[0].rtt_s, run.hosts[0].unsent = 2e-2, 10**6
+        # As it is when the busy program has just begun, or has just ended.
+        run.hosts[1].delay = 0.2
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        Run().steps_until_told(change)
+
+
 def test_lost_packets_are_told_apart_from_a_slow_link() -> None:
     def change(run: Run) -> None:
         slower(run)
