@@ -18,6 +18,8 @@ from yoked.diagnosis.vitals import Machine, RankVitals, Recorded, Vitals
 # Steps from which the usual one is learned, and looks that are kept: a minute of two a second.
 _STEPS_KEPT = 128
 _LOOKS_KEPT = 120
+# Looks are taken twice a second: a host that has taken none for so long did not run.
+_BREAK_S = 2.0
 # A step is known to be usual from so many on.
 _STEPS_NEEDED = 4
 # What changed between two looks may have done so just after the first.
@@ -175,6 +177,8 @@ class RunHistory:
         self.here = here
         self.ranks = {rank: RankHistory() for place in places for rank in place.ranks}
         self.now_s = 0.0
+        # Since when this host itself has looked without a break: it may have slept.
+        self._awake_s = 0.0
         # How it gets on when it gets on well (diagnosis/pace.py).
         self.usual: Pace | None = None
         # Since when it has been slower than that, without a break; None: it is not.
@@ -185,7 +189,7 @@ class RunHistory:
     def take(self, node: int, vitals: Vitals, now_s: float) -> None:
         """A host's newest look came."""
         host = self.hosts[node]
-        self.now_s = max(self.now_s, now_s)
+        self.tick(now_s)
         if host.last is not None and vitals.number <= host.last.number:
             # One that was on its way while a newer came, or says again what it said.
             return
@@ -200,6 +204,8 @@ class RunHistory:
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""
+        if now_s - self.now_s > _BREAK_S:
+            self._awake_s = now_s
         self.now_s = max(self.now_s, now_s)
 
     def stands_s(self, rank: int) -> float:
@@ -211,9 +217,9 @@ class RunHistory:
         return next(n for n, host in enumerate(self.hosts) if rank in host.place.ranks)
 
     def silent_s(self, node: int) -> float:
-        """Since a host was heard of."""
+        """Since a host was heard of, by one that has been awake for so long."""
         heard_s = self.hosts[node].heard_s
-        return 0.0 if heard_s is None else self.now_s - heard_s
+        return 0.0 if heard_s is None else self.now_s - max(heard_s, self._awake_s)
 
     def alive(self) -> Iterator[tuple[int, RankVitals]]:
         """The ranks that run, by the newest look of their hosts, with their hosts."""

@@ -136,6 +136,17 @@ def test_of_three_hosts_the_cut_one_is_told_alone_with_one_end_of_its_link(
     assert {(cause.code, cause.nodes) for cause in found} == {("host-unheard", told)}
 
 
+def test_a_host_that_was_asleep_itself_does_not_say_so_of_the_others() -> None:
+    told = Told(2, here=1).steps()
+    told.now_s += 60.0
+    for _ in range(4):
+        told.look(None, waits(1, 0.5, cpu_s=3.6))
+        if told.history.silent_s(0) < 1.4:
+            assert causes(told.history) == []
+
+    assert [cause.code for cause in causes(told.history)] == ["host-asleep"]
+
+
 def test_a_host_that_is_asleep_is_so_for_a_third_one_too() -> None:
     told = Told(3, here=2).steps()
     for _ in range(4):
