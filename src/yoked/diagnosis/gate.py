@@ -7,11 +7,11 @@ of the time and two that always do use as much. Pure; standard library alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from yoked.diagnosis.activity import PATIENT, activity_of
+from yoked.diagnosis.activity import PATIENT, Activity, activity_of, own_frame
 from yoked.diagnosis.history import RunHistory
 from yoked.diagnosis.slow import held_back
 from yoked.diagnosis.vitals import RankVitals
@@ -25,6 +25,7 @@ _AHEAD, _MOST = 0.1, 0.5
 _LOADING = 0.3
 # What is looked at, and at least so much of it.
 _SPAN_S, _SPAN_STEPS, _SEEN = 20.0, 4.0, 0.6
+_MOMENT_S = 2.0
 # Of a core: what the main thread has less than, while others have more, is computed by those.
 _IDLE, _OTHERS_COMPUTE = 0.02, 0.5
 
@@ -59,6 +60,27 @@ class Shares:
     since_s: float = 0.0
     why: str = ""
     fix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A rank that is at something else than training. at: a line of its program, or empty."""
+
+    rank: int
+    doing: Activity
+    for_s: float
+    at: str
+
+
+def busy_ranks(history: RunHistory) -> Iterator[Busy]:
+    """Those that save, evaluate, compile and the like for longer than a moment."""
+    for _, vitals in history.alive():
+        seen = history.ranks[vitals.rank]
+        for_s = history.now_s - seen.since_s
+        if seen.doing in PATIENT and for_s >= _MOMENT_S and vitals.recorded is not None:
+            frame = own_frame(vitals.recorded.frames)
+            at = "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
+            yield Busy(vitals.rank, seen.doing, for_s, at)
 
 
 def shares_of(history: RunHistory) -> Shares | None:

@@ -22,6 +22,8 @@ _STOPPED_S, _STOPPED_SURE_S = 1.0, 3.0
 _DISK_S, _DISK_SURE_S = 2.0, 10.0
 # A lock that nobody gives back; anything else may yet come, such as data of a slow network.
 _LOCKED_SURE_S, _STANDS_SURE_S = 10.0, 60.0
+# A rank that records nothing for so long runs no Python.
+_NATIVE_S = 3.0
 # What takes as long as it takes is late after so many times the longest so far, and a minute more;
 # the first time after this. A rank that computes is, after so many steps' time.
 _LONGER, _LONGER_S, _FIRST_TIME_S, _MANY_STEPS = 3.0, 60.0, 600.0, 20.0
@@ -132,7 +134,7 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait]) -> list[Cause]:
     if len(waits) < len(ranks):
         # Somebody computes, and the others wait for it: it is slow, or only at work.
         return []
-    mismatch = _mismatch(history, waits)
+    mismatch = _mismatch(history, waits) or _in_other_groups(history, waits)
     if mismatch is not None:
         return [mismatch]
     links = [*_standing_links(history, longest)] or [*slow_links(history)]
@@ -163,8 +165,17 @@ def _stands(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> 
     since_s = min(recorded.frames_age_s + recorded.age_s, history.stands_s(rank.rank))
     if since_s < _STOPPED_S:
         return None
-    params = {"what": longest.what, "waiting": longest.rank, "waits_in": rank.waits_in, **_at(rank)}
-    locked = rank.waits_in.startswith("futex") and activity_of(rank) != "loading data"
+    loads = activity_of(rank) == "loading data"
+    params = {
+        "what": longest.what,
+        "waiting": longest.rank,
+        "waits_in": rank.waits_in,
+        "loads": loads,
+        # The recorder is a thread of Python's.
+        "native": recorded.age_s >= _NATIVE_S,
+        **_at(rank),
+    }
+    locked = rank.waits_in.startswith("futex") and not loads
     certainty = _sure(since_s, _LOCKED_SURE_S if locked else _STANDS_SURE_S)
     if not recorded.steps:
         # Before its first step a program may fetch its data or its model for hours.
@@ -222,6 +233,31 @@ def _mismatch(history: RunHistory, waits: Mapping[int, Wait]) -> Cause | None:
     certainty = _sure(longest, _LOCKED_SURE_S) if len(calls) == len(history.ranks) else "likely"
     return Cause("collective-mismatch", (history.node_of(rank),), longest, certainty, rank=rank,
                  params={"ranks": list(found.ranks), "said": found.words})  # fmt: skip
+
+
+def _in_other_groups(history: RunHistory, waits: Mapping[int, Wait]) -> Cause | None:
+    """Ranks that wait in collectives of different process groups, each for the others."""
+    known = {rank: wait for rank, wait in waits.items() if wait.group and wait.number}
+    groups = {wait.group for wait in known.values()}
+    if len(known) < len(history.ranks) or len(groups) < 2:
+        return None
+    # A group that is seldom used is the odd one: the other is that of every step.
+    numbers = {group: max(w.number or 0 for w in known.values() if w.group == group)
+               for group in groups}  # fmt: skip
+    odd = min(groups, key=lambda group: (numbers[group], group))
+    ranks = sorted(rank for rank, wait in known.items() if wait.group == odd)
+    other = next(wait for _, wait in sorted(known.items()) if wait.group != odd)
+    said = (
+        f"it waits in {_nth(known[ranks[0]])}, and rank {other.rank} in {_nth(other)}: each waits "
+        "for the other"
+    )
+    longest = max(wait.age_s for wait in waits.values())
+    return Cause("collective-mismatch", (history.node_of(ranks[0]),), longest, "likely",
+                 rank=ranks[0], params={"ranks": ranks, "said": said})  # fmt: skip
+
+
+def _nth(wait: Wait) -> str:
+    return f"call {wait.number} of process group {wait.group}, {wait.what}"
 
 
 def _standing_links(history: RunHistory, longest: Wait) -> Iterator[Cause]:

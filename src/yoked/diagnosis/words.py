@@ -62,13 +62,22 @@ def _stopped(cause: Cause, hosts: Sequence[str]) -> Words:
 def _stands(cause: Cause, hosts: Sequence[str]) -> Words:
     del hosts
     means = waits_for(str(cause.params.get("waits_in", "")))
-    what = (
-        f"it stands at {_place(cause)} for {format_duration(cause.since_s)} and uses no CPU"
-        f"{f', waiting {means}' if means else ''}; rank {cause.params['waiting']} waits for it "
-        f"in {one_line(str(cause.params['what']))}"
+    waiting = (
+        f"{f', waiting {means}' if means else ''}; rank {cause.params['waiting']} waits for it"
     )
-    fix = ("look at that line: what it waits for does not come",)
-    return Words(what, fix)
+    waiting += f" in {one_line(str(cause.params['what']))}"
+    since, place = format_duration(cause.since_s), _place(cause)
+    if cause.params.get("native"):
+        what = f"its Python has not run for {since}, and it uses no CPU: native code keeps the "
+        what += f"interpreter's lock (GIL); it was last seen at {place}{waiting}"
+        fix = "look for a C extension, or a ctypes call, that is called near that line"
+    elif cause.params.get("loads"):
+        what = f"it has waited for data at {place} for {since} and uses no CPU{waiting}"
+        fix = "look at what gives the rows: a loader's process or its disk or server does not"
+    else:
+        what = f"it stands at {place} for {since} and uses no CPU{waiting}"
+        fix = "look at that line: what it waits for does not come"
+    return Words(what, (fix,))
 
 
 def _late(cause: Cause, hosts: Sequence[str]) -> Words:

@@ -441,6 +441,12 @@ _JOB = fields(
                     "attempt": count,
                     "time_s": moment,
                     "shares": optional(_SHARES),
+                    "busy": all_of(
+                        fields(
+                            {"rank": count, "doing": line, "for_s": number, "at": text},
+                            needed=("rank", "doing", "for_s", "at"),
+                        )
+                    ),
                     "causes": all_of(
                         fields(
                             {

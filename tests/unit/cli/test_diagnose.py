@@ -8,7 +8,7 @@ import pytest
 from tests.schemas import conforms
 
 from yoked.cli.commands.diagnose import faults_of, payload, verdict
-from yoked.cli.commands.diagnose_shares import shares_lines, shares_payload
+from yoked.cli.commands.diagnose_shares import busy_lines, shares_lines, shares_payload
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.diagnosis.stacks import RankStacks, Thread
 from yoked.launch.registry import Record
@@ -131,6 +131,22 @@ def test_what_sets_the_pace_is_said(changes: dict[str, Any], said: str) -> None:
     assert said in list(shares_lines(shown))[-1]
 
 
+def test_a_rank_that_saves_while_the_others_wait_is_told_by_its_own_host() -> None:
+    saves = {"rank": 1, "doing": "saving", "for_s": 41.25, "at": "/w/train.py:7 in keep"}
+    stale = {**saves, "for_s": 3.0}
+    of = record(
+        {**told(0, diagnosis={"causes": [], "busy": [stale], "time_s": 100.0}), "now_s": 100.0},
+        {**told(1, diagnosis={"causes": [], "busy": [saves], "time_s": 100.0}), "now_s": 104.0},
+    )
+
+    found = conforms("diagnose", payload(of, []))["busy"]
+
+    assert found == [{**saves, "host": "beta", "for_s": 45.2}]
+    assert list(busy_lines(found)) == [
+        "rank 1 on beta has been saving for 45.2 s, at /w/train.py:7 in keep"
+    ]
+
+
 def test_of_a_run_that_stands_no_shares_are_shown() -> None:
     of = record(told(0, diagnosis={"causes": [CAUSE], "shares": SHARES}), told(1))
 
@@ -153,7 +169,7 @@ def test_a_run_that_failed_tells_its_first_cause() -> None:
     assert found["faults"][0]["evidence"] == ["killed by SIGKILL", "step 7"]
     # A failed training prints the same, and leaves it as its result.
     assert of.verdict is not None
-    assert found == {**of.verdict, "shares": None}
+    assert found == {**of.verdict, "shares": None, "busy": []}
 
 
 def test_a_run_that_goes_on_or_ended_well_has_no_verdict_of_a_failure() -> None:

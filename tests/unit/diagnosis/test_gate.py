@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.diagnosis.made_up import IN_PROGRAM, PERIOD_S, Told, link, rank, recorded
 
-from yoked.diagnosis.gate import Shares, shares_of
+from yoked.diagnosis.gate import Shares, busy_ranks, shares_of
 from yoked.diagnosis.vitals import Frame, Machine, Vitals
 
 LOADS = (Frame("/v/site-packages/torch/utils/data/dataloader.py", 733, "__next__"), IN_PROGRAM)
@@ -140,3 +140,15 @@ def test_one_rank_alone_gates_nobody() -> None:
 
     assert found is not None
     assert (found.gate, len(found.ranks)) == (None, 1)
+
+
+def test_ranks_at_something_else_than_training_are_told_with_their_line() -> None:
+    told = Told(2).steps()
+    for _ in range(10):
+        saves = rank(1, recorded=recorded(phase="saving", frames=(IN_PROGRAM,)))
+        told.look(Vitals(0, 0, (rank(0),)), Vitals(0, 0, (saves,)))
+
+    (found,) = busy_ranks(told.history)
+
+    assert (found.rank, found.doing, found.for_s) == (1, "saving", pytest.approx(4.5))
+    assert found.at == "/home/me/train.py:41 in main"

@@ -21,6 +21,7 @@ from tests.unit.diagnosis.made_up import (
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.vitals import Ended, Frame, RankVitals, Vitals
+from yoked.diagnosis.words import words_of
 
 # Age of what began just after the look before.
 Look = Callable[[float], tuple[Vitals | None, ...]]
@@ -220,6 +221,34 @@ def test_what_takes_much_longer_than_ever_is_late(before_s: int, late_s: int) ->
     assert (found[0].code, found[0].rank, found[0].certainty) == ("rank-late", 1, "likely")
     assert found[0].params["doing"] == "saving"
     assert told.now_s - began_s == pytest.approx(late_s, abs=3.0)
+
+
+def test_a_rank_whose_python_does_not_run_is_told_as_in_native_code() -> None:
+    told = Told().steps()
+    for age_s in range(1, 6):
+        holds = rank(1, cpu_s=3.6, recorded=recorded(age_s=age_s), waits_in="hrtimer_nanosleep")
+        told.look(waits(0, age_s, cpu_s=3.6), alive(holds))
+        told.now_s += 0.5
+    (cause,) = causes(told.history)
+
+    assert (cause.code, cause.rank) == ("rank-stands", 1)
+    assert "native code keeps the interpreter's lock" in words_of(cause, ("alpha", "beta")).what
+
+
+def test_ranks_in_calls_of_two_process_groups_wait_for_each_other() -> None:
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        odd = in_collective(3, age_s, op="gloo:barrier")
+        assert odd.groups is not None
+        odd = replace(odd, groups=(replace(odd.groups[0], name="1"),))
+        step = alive(rank(1, cpu_s=3.6, recorded=in_collective(77, age_s)))
+        return alive(rank(0, cpu_s=3.6, recorded=odd)), step
+
+    cause, _ = first_told(look)
+
+    assert (cause.code, cause.rank, cause.certainty) == ("collective-mismatch", 0, "likely")
+    said = words_of(cause, ("alpha", "beta")).what
+    assert "call 3 of process group 1, gloo:barrier" in said
+    assert "rank 1 in call 77 of process group 0" in said
 
 
 def test_a_rank_that_ended_well_while_others_wait_is_told() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.agent.verdict import fault_of, verdict_of
-from yoked.cli.commands.diagnose_shares import shares_lines, shares_payload
+from yoked.cli.commands.diagnose_shares import busy_lines, shares_lines, shares_payload
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
@@ -68,6 +68,7 @@ def command(
         evidence=[
             *(f"  {line}" for line in (faults[0]["evidence"][1:] if faults else ())),
             *(line for fault in faults[1:] for line in ("and:", *_lines(fault))),
+            *busy_lines(shown["busy"]),
             *(shares_lines(shown["shares"]) if gets_on else ()),
             *stacks_lines(found or {}),
         ],
@@ -127,6 +128,7 @@ def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, An
         **verdict_of(record.name, state, faults),
         # Of a run that stands, what was before says nothing.
         "shares": shares_payload(record) if state in ("healthy", "slow") else None,
+        "busy": record.busy,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.launch.registry import Record
@@ -27,6 +27,14 @@ def shares_payload(record: Record) -> dict[str, Any] | None:
         "fix": list(shares["fix"]),
         "ranks": [{**each, "host": record.host_of(each["rank"])} for each in shares["ranks"]],
     }
+
+
+def busy_lines(busy: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What ranks are about that do not train. busy: as Record.busy has them."""
+    for each in busy:
+        at = f", at {each['at']}" if each["at"] else ""
+        where = f"rank {each['rank']} on {each['host'] or '?'}"
+        yield f"{where} has been {each['doing']} for {format_duration(each['for_s'])}{at}"
 
 
 def shares_lines(shown: Mapping[str, Any] | None) -> Iterator[str]:

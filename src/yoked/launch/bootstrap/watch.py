@@ -19,7 +19,7 @@ from typing import Any
 from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
 from yoked.core.fs import write_bytes
 from yoked.diagnosis.cause import Cause
-from yoked.diagnosis.gate import Shares, shares_of
+from yoked.diagnosis.gate import Shares, busy_ranks, shares_of
 from yoked.diagnosis.history import Place, RunHistory
 from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.nccl import network_of
@@ -63,7 +63,7 @@ class Watch:
         self._due_s = 0.0
         self._shares_due_s = 0.0
         self._shares: Shares | None = None
-        self._said: tuple[list[dict[str, Any]], Shares | None] | None = None
+        self._said: object = None
         self._kept: tuple[str, str] | None = None
         self.causes: list[Cause] = []
 
@@ -132,14 +132,18 @@ class Watch:
 
     def _write(self) -> None:
         said = [_said(cause, self._hosts) for cause in self.causes]
-        if (said, self._shares) == self._said:
+        busy = list(busy_ranks(self._history))
+        # Not for each second that goes by.
+        new = (said, self._shares, [(each.rank, each.doing, each.at) for each in busy])
+        if new == self._said:
             return
-        self._said = (said, self._shares)
+        self._said = new
         content = {
             "attempt": self._generation,
             "time_s": time.time(),
             "causes": said,
             "shares": self._shares and asdict(self._shares),
+            "busy": [asdict(each) for each in busy],
             "nccl": self._nccl if said else None,
         }
         # A full disk must not end the run.
