@@ -28,6 +28,7 @@ Certainty = Literal["sure", "likely"]
 
 # What to do, said of a run that stands and of one that ended.
 SAME_CALLS = "have all ranks make the same calls, with tensors of one shape"
+SAME_GROUPS = "make that call on all ranks of its group, in the same step"
 SAME_STEPS = "give each rank the same number of steps"
 
 

@@ -15,6 +15,7 @@ from yoked.diagnosis.activity import PATIENT, Activity, activity_of, own_frame
 from yoked.diagnosis.history import RunHistory
 from yoked.diagnosis.slow import held_back
 from yoked.diagnosis.vitals import RankVitals
+from yoked.diagnosis.waits import wait_of
 from yoked.diagnosis.words import Words, held_back_words
 
 # rank: some are busy while the others wait. data: some wait for data. network: all ranks wait
@@ -26,6 +27,7 @@ _LOADING = 0.3
 # What is looked at, and at least so much of it.
 _SPAN_S, _SPAN_STEPS, _SEEN = 20.0, 4.0, 0.6
 _MOMENT_S = 2.0
+_LONG_S, _LONG_STEPS = 3.0, 20.0
 # Of a core: what the main thread has less than, while others have more, is computed by those.
 _IDLE, _OTHERS_COMPUTE = 0.02, 0.5
 
@@ -67,20 +69,33 @@ class Busy:
     """A rank that is at something else than training. at: a line of its program, or empty."""
 
     rank: int
-    doing: Activity
+    doing: Activity | Literal["waiting for others", "at work"]
     for_s: float
     at: str
 
 
 def busy_ranks(history: RunHistory) -> Iterator[Busy]:
-    """Those that save, evaluate, compile and the like for longer than a moment."""
+    """Those that save, evaluate, compile and the like for longer than a moment; and all of a run
+    in which no step has ended for long.
+    """
+    long_s = max(_LONG_S, _LONG_STEPS * (history.step_s or 0.0))
     for _, vitals in history.alive():
         seen = history.ranks[vitals.rank]
+        if vitals.recorded is None:
+            continue
+        frame = own_frame(vitals.recorded.frames)
+        at = "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
         for_s = history.now_s - seen.since_s
-        if seen.doing in PATIENT and for_s >= _MOMENT_S and vitals.recorded is not None:
-            frame = own_frame(vitals.recorded.frames)
-            at = "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
-            yield Busy(vitals.rank, seen.doing, for_s, at)
+        if seen.doing in PATIENT:
+            if for_s >= _MOMENT_S:
+                yield Busy(vitals.rank, seen.doing, for_s, at)
+        elif seen.taken and history.now_s - seen.taken[-1].ended_s >= long_s:
+            since_s = history.now_s - seen.taken[-1].ended_s
+            if wait_of(vitals) is not None:
+                yield Busy(vitals.rank, "waiting for others", since_s, at)
+            else:
+                loads = seen.doing == "loading data"
+                yield Busy(vitals.rank, "loading data" if loads else "at work", since_s, at)
 
 
 def shares_of(history: RunHistory) -> Shares | None:

@@ -15,15 +15,15 @@ from yoked.diagnosis.history import HostHistory, RunHistory
 from yoked.diagnosis.pace import learn, learn_longer
 from yoked.diagnosis.slow import slow_downs, slow_links
 from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
-from yoked.diagnosis.waits import Wait, behind, roots, wait_of, waits_of
+from yoked.diagnosis.waits import NATIVE_S, Wait, behind, roots, wait_of, waits_of
 
 # A stopped rank may be one that a person looks at for a moment.
 _STOPPED_S, _STOPPED_SURE_S = 1.0, 3.0
 _DISK_S, _DISK_SURE_S = 2.0, 10.0
 # A lock that nobody gives back; anything else may yet come, such as data of a slow network.
 _LOCKED_SURE_S, _STANDS_SURE_S = 10.0, 60.0
-# A rank that records nothing for so long runs no Python.
-_NATIVE_S = 3.0
+# As torch names it.
+_DEFAULT_GROUP = "0"
 # What takes as long as it takes is late after so many times the longest so far, and a minute more;
 # the first time after this. A rank that computes is, after so many steps' time.
 _LONGER, _LONGER_S, _FIRST_TIME_S, _MANY_STEPS = 3.0, 60.0, 600.0, 20.0
@@ -172,7 +172,7 @@ def _stands(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> 
         "waits_in": rank.waits_in,
         "loads": loads,
         # The recorder is a thread of Python's.
-        "native": recorded.age_s >= _NATIVE_S,
+        "native": recorded.age_s >= NATIVE_S,
         **_at(rank),
     }
     locked = rank.waits_in.startswith("futex") and not loads
@@ -253,11 +253,12 @@ def _in_other_groups(history: RunHistory, waits: Mapping[int, Wait]) -> Cause | 
     )
     longest = max(wait.age_s for wait in waits.values())
     return Cause("collective-mismatch", (history.node_of(ranks[0]),), longest, "likely",
-                 rank=ranks[0], params={"ranks": ranks, "said": said})  # fmt: skip
+                 rank=ranks[0], params={"ranks": ranks, "said": said, "groups": True})  # fmt: skip
 
 
 def _nth(wait: Wait) -> str:
-    return f"call {wait.number} of process group {wait.group}, {wait.what}"
+    group = "the default group" if wait.group == _DEFAULT_GROUP else f"process group {wait.group}"
+    return f"call {wait.number} of {group}, {wait.what}"
 
 
 def _standing_links(history: RunHistory, longest: Wait) -> Iterator[Cause]:

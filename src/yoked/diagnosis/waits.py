@@ -13,6 +13,8 @@ from yoked.diagnosis.vitals import Flight, RankVitals
 # A rank is blocked that has waited so long, and so many usual steps.
 BLOCKED_S = 1.5
 BLOCKED_STEPS = 4.0
+# A rank that records nothing for so long runs no Python: what it was about before says nothing.
+NATIVE_S = 3.0
 # A rank that waits uses less, with its recorder.
 _IDLE_CORES, _LOOK_BACK_S = 0.1, 1.0
 
@@ -66,7 +68,7 @@ def _computes(history: RunHistory, node: int, vitals: RankVitals) -> bool:
 def wait_of(vitals: RankVitals) -> Wait | None:
     """What a rank waits for, however short; None: it waits for no other rank."""
     recorded = vitals.recorded
-    if recorded is None:
+    if recorded is None or recorded.age_s >= NATIVE_S:
         return None
     if recorded.awaits is not None:
         told = recorded.awaits

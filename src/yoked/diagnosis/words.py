@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from yoked.diagnosis.cause import SAME_CALLS, SAME_STEPS, Cause, Code
+from yoked.diagnosis.cause import SAME_CALLS, SAME_GROUPS, SAME_STEPS, Cause, Code
 from yoked.text import one_line
 from yoked.units import format_duration
 
@@ -35,6 +35,14 @@ _WAITS_IN: Mapping[str, str] = {
 }
 
 
+_STANDS_FIX: Mapping[str, str] = {
+    "for a lock that no thread gives back": "who has that lock, and waits for something itself?",
+    "in a sleep": "what does it sleep and look for, again and again?",
+    "for another process, at a pipe": "what does the other process wait for?",
+    "for another process to end": "what does that process wait for?",
+    "for another process, at a socket": "what does the other process wait for?",
+    "for data of a connection": "why does the other end not answer? Give the call a timeout",
+}
 _LATE_FIX: Mapping[str, str] = {
     "saving": "see whether the disk or the network mount on {host} is slow, or full",
     "evaluating": "evaluate on fewer tokens, or on all ranks together",
@@ -73,10 +81,10 @@ def _stands(cause: Cause, hosts: Sequence[str]) -> Words:
         fix = "look for a C extension, or a ctypes call, that is called near that line"
     elif cause.params.get("loads"):
         what = f"it has waited for data at {place} for {since} and uses no CPU{waiting}"
-        fix = "look at what gives the rows: a loader's process or its disk or server does not"
+        fix = "look at what gives the rows: a process of the loader, its disk or its server"
     else:
         what = f"it stands at {place} for {since} and uses no CPU{waiting}"
-        fix = "look at that line: what it waits for does not come"
+        fix = f"look at that line: {_STANDS_FIX.get(means, 'what it waits for does not come')}"
     return Words(what, (fix,))
 
 
@@ -148,7 +156,8 @@ def _early(cause: Cause, hosts: Sequence[str]) -> Words:
 
 def _mismatch(cause: Cause, hosts: Sequence[str]) -> Words:
     del hosts
-    return Words(one_line(str(cause.params["said"])), (SAME_CALLS,))
+    groups = cause.params.get("groups", False)
+    return Words(one_line(str(cause.params["said"])), (SAME_GROUPS if groups else SAME_CALLS,))
 
 
 def _slow_cpu(cause: Cause, hosts: Sequence[str]) -> Words:

@@ -147,6 +147,13 @@ def test_a_rank_that_saves_while_the_others_wait_is_told_by_its_own_host() -> No
     ]
 
 
+def test_a_run_in_which_no_step_ends_is_not_said_to_be_held_up_by_nothing() -> None:
+    works = {"rank": 0, "doing": "at work", "for_s": 14.0, "at": "/w/train.py:5 in clean"}
+    of = record(told(0, diagnosis={"causes": [], "busy": [works]}), told(1))
+
+    assert verdict(of, []) == "run night goes on, and no step has ended for 14.0 s"
+
+
 def test_of_a_run_that_stands_no_shares_are_shown() -> None:
     of = record(told(0, diagnosis={"causes": [CAUSE], "shares": SHARES}), told(1))
 

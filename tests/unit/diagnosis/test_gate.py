@@ -6,7 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.diagnosis.made_up import IN_PROGRAM, PERIOD_S, Told, link, rank, recorded
+from tests.unit.diagnosis.made_up import (
+    IN_PROGRAM,
+    PERIOD_S,
+    Told,
+    in_collective,
+    link,
+    rank,
+    recorded,
+)
 
 from yoked.diagnosis.gate import Shares, busy_ranks, shares_of
 from yoked.diagnosis.vitals import Frame, Machine, Vitals
@@ -152,3 +160,17 @@ def test_ranks_at_something_else_than_training_are_told_with_their_line() -> Non
 
     assert (found.rank, found.doing, found.for_s) == (1, "saving", pytest.approx(4.5))
     assert found.at == "/home/me/train.py:41 in main"
+
+
+def test_ranks_of_a_run_in_which_no_step_ends_are_told() -> None:
+    told = Told(2).steps()
+    for look in range(20):
+        told.look(
+            Vitals(0, 0, (rank(0, recorded=in_collective(77, look * PERIOD_S)),)),
+            Vitals(0, 0, (rank(1, cpu_s=3.6 + look * PERIOD_S),)),
+        )
+        found = [(each.rank, each.doing) for each in busy_ranks(told.history)]
+        # A step takes 0.3 s.
+        assert found == [] if (look + 1) * PERIOD_S < 5.5 else True
+
+    assert found == [(0, "waiting for others"), (1, "at work")]

@@ -20,7 +20,7 @@ from yoked.fleet.file import open_fleet
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts
 from yoked.launch.registry import Record, headline
-from yoked.units import listed
+from yoked.units import format_duration, listed
 
 
 def command(
@@ -62,18 +62,20 @@ def command(
     faults = faults_of(record)
     shown = payload(record, faults)
     gets_on = shown["state"] in ("healthy", "slow")
+    fix = faults[0]["fix"] if faults else (shown["shares"] or {"fix": ()})["fix"]
     output.result(
         shown | ({} if found is None else {"stacks": stacks_payload(found)}),
         verdict=verdict(record, faults),
         evidence=[
             *(f"  {line}" for line in (faults[0]["evidence"][1:] if faults else ())),
             *(line for fault in faults[1:] for line in ("and:", *_lines(fault))),
-            *busy_lines(shown["busy"]),
-            *(shares_lines(shown["shares"]) if gets_on else ()),
+            *_likely(record, faults),
+            *busy_lines(shown["busy"] if gets_on else ()),
+            *(shares_lines(shown["shares"]) if gets_on and not shown["busy"] else ()),
             *stacks_lines(found or {}),
         ],
         next_commands=[
-            *(faults[0]["fix"] if faults else (shown["shares"] or {"fix": ()})["fix"]),
+            *(line for line in fix if not (stacks and line.startswith("yoked diagnose --stacks"))),
             *record.go_on(same_fleet(fleet)),
         ],
     )
@@ -187,9 +189,19 @@ def verdict(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
         return f"run {record.name} {state}: {_lines(faults[0])[0]}"
     if not record.active:
         return f"run {record.name} is over: {record.state}"
+    stands = [each for each in record.busy if each["doing"] in ("waiting for others", "at work")]
+    if stands:
+        longest_s = max(each["for_s"] for each in stands)
+        return f"run {record.name} goes on, and no step has ended for {format_duration(longest_s)}"
     step = record.progress
     done = f", {step['step']:,} steps are done" if step else ""
     return f"run {record.name} goes on{done}: nothing holds it up"
+
+
+def _likely(record: Record, faults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Of a cause that is not sure, and holds the run up."""
+    if _state(record, faults) == "hung" and faults[0]["certainty"] == "likely":
+        yield "  this is likely and not sure: it may pass by itself, and does not end the run"
 
 
 def _lines(fault: Mapping[str, Any]) -> list[str]:

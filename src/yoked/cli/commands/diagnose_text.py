@@ -92,6 +92,10 @@ def _how(group: Group) -> str:
         said.append(f"{_STATES[first.state]} (state {first.state}{waits_in})")
     if first.frozen:
         if first.age_s is not None:
+            if first.state not in _STATES:
+                # The kernel's function is all that is known of now.
+                kernel = f" (the kernel has it in {one_line(first.waits_in)})"
+                said.append(f"its Python does not answer{kernel if first.waits_in else ''}")
             said.append(f"as it was {format_duration(first.age_s)} ago")
     elif group.main:
         stand_s = min(rank.at_line_s or 0.0 for rank in group.ranks)
