@@ -165,9 +165,8 @@ class Follower:
 
 
 def failure_of(end: JobEnd) -> dict[str, Any]:
-    failure = end.to_dict()["failure"]
-    assert failure is not None
-    return {name: failure[name] for name in ("host", "rank", "cause")}
+    (fault,) = end.to_dict()["faults"]
+    return {name: fault[name] for name in ("host", "rank", "cause")}
 
 
 @pytest.mark.parametrize("gone", NAMES)

@@ -21,6 +21,7 @@ from tests.distributed.conftest import DEADLINE_S, SOURCE, YOKED, until
 from tests.distributed.test_launch_failures import NAMES, Fleet, Follower
 from tests.unit.agent.job_acts import says
 
+from yoked.agent.verdict import fault_of
 from yoked.core.shared_json import read_shared_json
 from yoked.launch.start import OnFault
 
@@ -146,12 +147,12 @@ def test_a_run_without_its_controller_ends_with_its_cause_and_tells_whoever_come
     diagnosed = hosts.ask("diagnose")
 
     expected = {"host": "beta", "rank": 1, "cause": cause}
-    for failure in (*failures, attached["failure"], *diagnosed["faults"]):
+    for failure in (*failures, *attached["faults"]):
         assert failure is not None
         assert {name: failure[name] for name in expected} == expected
-    assert failures[0] == failures[1] == attached["failure"]
+    assert failures[0] == failures[1]
     assert (attached["state"], diagnosed["state"]) == ("failed", "failed")
-    assert diagnosed["faults"][0]["evidence"][0] == attached["failure"]["what"]
+    assert diagnosed["faults"] == attached["faults"] == [fault_of(failures[0])]
 
 
 def test_a_controller_that_comes_back_hears_why_the_run_stands_and_when_that_has_passed(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from yoked.agent.verdict import verdict_of
 from yoked.cli.flags import JobFlags, same_fleet
 from yoked.cli.output import Output
 from yoked.liveline import LivePart, LiveText
@@ -127,7 +128,7 @@ class StatusLine:
 def report_end(end: JobEnd, output: Output, flag: str, **more: Any) -> int:
     """Say how a run that was followed ended; returns the exit status. more: for programs."""
     output.result(
-        {"run": end.run, **more, **end.to_dict()},
+        {**end.to_dict(), **more},
         verdict=end.verdict,
         evidence=end.evidence,
         next_commands=end.next_commands(flag),
@@ -155,7 +156,7 @@ def report_job(job: FleetJob, flags: JobFlags, output: Output, run: str | None =
     if job.end is not None:
         return report_end(job.end, output, flag, **told)
     output.result(
-        {**told, "state": "running"},
+        {**told, **verdict_of(run, "running", ())},
         verdict=f"run {run} runs on {len(hosts)} hosts, and needs nobody here",
         next_commands=[f"yoked attach {run}{flag}", f"yoked stop {run}{flag}"],
     )

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from yoked.agent.verdict import verdict_of
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.outcome import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
@@ -123,9 +124,8 @@ class JobEnd:
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""
         return {
-            "state": self.state,
+            **verdict_of(self.run, self.state, [] if self.detached else self.record.faults),
             "attempts": self.attempt + 1,
-            "failure": None if self.detached else self.record.failure,
             "refused": self.record.refused,
         }
 

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
-from yoked.agent.verdict import failed
+from yoked.agent.verdict import fault_of, verdict_of
 from yoked.core.parallel import map_hosts
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.launch.bootstrap.outcome import HOST_LOST
@@ -117,10 +117,15 @@ class Record:
         return first
 
     @property
+    def faults(self) -> list[dict[str, Any]]:
+        """The first cause of a run that failed, for programs; empty: it did not, or goes on."""
+        failure = None if self.active else self.failure
+        return [] if failure is None else [fault_of(failure)]
+
+    @property
     def verdict(self) -> dict[str, Any] | None:
         """What is to be said of a run that failed, for programs; None: it did not."""
-        failure = None if self.active else self.failure
-        return None if failure is None else failed(self.name, failure)
+        return verdict_of(self.name, "failed", self.faults) if self.faults else None
 
     @property
     def held_up(self) -> list[Mapping[str, Any]]:
@@ -206,6 +211,12 @@ def headline(failure: Mapping[str, Any]) -> str:
     rank, host = failure.get("rank"), failure.get("host", "")
     where = host if rank is None else f"rank {rank} on {host}"
     return f"{where}: {failure.get('what', '')}"
+
+
+def fault_line(fault: Mapping[str, Any]) -> str:
+    """The same of a fault of a verdict (agent/verdict.py), with all hosts that may be to blame."""
+    where = {"host": listed(fault["hosts"]), "rank": fault["rank"]}
+    return headline({**where, "what": fault["evidence"][0]})
 
 
 def collect(

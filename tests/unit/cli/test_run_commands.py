@@ -27,7 +27,7 @@ from tests.unit.agent.job_acts import (
     until,
 )
 
-from yoked.cli.commands import attach, clean, logs, runs, stop
+from yoked.cli.commands import attach, clean, diagnose, logs, runs, stop
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
@@ -118,7 +118,7 @@ def test_runs_for_programs_are_one_object(failed: Path, capsys: pytest.CaptureFi
     assert [(run["run"], run["state"], run["ranks"]) for run in told["runs"]] == [
         ("try", "failed", 2)
     ]
-    assert told["runs"][0]["failure"]["rank"] == 1
+    assert told["runs"][0]["faults"][0]["rank"] == 1
 
 
 def test_what_a_program_opens_to_everybody_is_named(
@@ -205,7 +205,7 @@ def test_a_run_that_was_brought_home_failed_with_its_verdict(
     assert "night: rank 1 on beta: killed by SIGKILL" in said
     assert (row["state"], row["step"], row["loss"]) == ("failed", 5, 2.5)
     assert (row["hosts"], row["ranks"]) == (["alpha", "beta"], 3)
-    assert (row["failure"]["rank"], row["failure"]["cause"]) == (1, "rank-killed")
+    assert row["faults"] == [{**FAULTS, "certainty": None, "detected_after_s": None}]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_verdict_that_is_none_is_passed_over(
     assert runs.command(json_output=True) == 0
 
     (row,) = json.loads(capsys.readouterr().out)["runs"]
-    assert (row["state"], row["failure"]) == ("failed", None)
+    assert (row["state"], row["faults"]) == ("failed", [])
 
 
 def test_logs_name_host_and_rank_when_there_are_several(
@@ -286,8 +286,19 @@ def test_attach_ends_with_the_runs_own_status_and_cause(
     assert said == snapshot
     assert "next: look at dmesg" in said
 
-    attach.command(json_output=True)
-    assert conforms("attach", json.loads(capsys.readouterr().out))["failure"]["rank"] == 1
+
+def test_all_commands_tell_a_program_of_a_failure_in_one_form(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {}
+    for name, command in (("attach", attach), ("diagnose", diagnose), ("runs", runs)):
+        command.command(json_output=True)
+        told[name] = conforms(name, json.loads(capsys.readouterr().out))
+
+    verdict = {name: told["diagnose"][name] for name in ("ok", "run", "state", "faults")}
+    assert (verdict["ok"], verdict["faults"][0]["rank"]) == (False, 1)
+    assert verdict.items() <= told["attach"].items()
+    assert told["runs"]["runs"][0]["faults"] == verdict["faults"]
 
 
 @pytest.fixture

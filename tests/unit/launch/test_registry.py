@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.agent.verdict import failed
 from yoked.errors import JobError, UsageError
 from yoked.launch.attach import JobEnd
 from yoked.launch.registry import Record, headline, join, newest_starts, pick
@@ -190,12 +191,8 @@ def test_a_failure_shows_the_cause_the_last_lines_and_what_to_do(
     assert end.verdict == "run try failed, after 1 restart"
     assert end.evidence == snapshot
     assert end.next_commands("")[0] == snapshot
-    assert end.to_dict() == {
-        "state": "failed",
-        "attempts": 2,
-        "failure": failure,
-        "refused": None,
-    }
+    # As `yoked diagnose` has it, and result.json.
+    assert end.to_dict() == {**failed("try", failure), "attempts": 2, "refused": None}
 
 
 def test_whoever_detached_is_told_how_to_come_back() -> None:

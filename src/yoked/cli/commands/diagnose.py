@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.agent.verdict import fault_of, verdict_of
+from yoked.agent.verdict import verdict_of
 from yoked.cli.commands.diagnose_shares import busy_lines, shares_lines, shares_payload
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
@@ -19,8 +19,8 @@ from yoked.errors import JobError, UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts
-from yoked.launch.registry import Record, headline
-from yoked.units import format_duration, listed
+from yoked.launch.registry import Record, fault_line
+from yoked.units import format_duration
 
 
 def command(
@@ -156,22 +156,21 @@ def _nccl_lines(record: Record, fault: Mapping[str, Any], *, first: bool) -> Ite
 
 
 def _faults(record: Record) -> list[dict[str, Any]]:
-    if record.active:
-        return [
-            {
-                "cause": cause["cause"],
-                "host": cause["hosts"][0] if cause["hosts"] else "",
-                "hosts": cause["hosts"],
-                "rank": cause.get("rank"),
-                "certainty": cause.get("certainty"),
-                "evidence": [cause["what"]],
-                "fix": list(cause.get("fix") or ()),
-                "detected_after_s": cause.get("since_s"),
-            }
-            for cause in record.held_up
-        ]
-    failure = record.failure
-    return [] if failure is None else [fault_of(failure)]
+    if not record.active:
+        return record.faults
+    return [
+        {
+            "cause": cause["cause"],
+            "host": cause["hosts"][0] if cause["hosts"] else "",
+            "hosts": cause["hosts"],
+            "rank": cause.get("rank"),
+            "certainty": cause.get("certainty"),
+            "evidence": [cause["what"]],
+            "fix": list(cause.get("fix") or ()),
+            "detected_after_s": cause.get("since_s"),
+        }
+        for cause in record.held_up
+    ]
 
 
 def _state(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
@@ -205,6 +204,4 @@ def _likely(record: Record, faults: Sequence[Mapping[str, Any]]) -> Iterator[str
 
 
 def _lines(fault: Mapping[str, Any]) -> list[str]:
-    first, *rest = fault["evidence"]
-    shown = headline({"host": listed(fault["hosts"]), "rank": fault["rank"], "what": first})
-    return [shown, *(f"  {line}" for line in rest)]
+    return [fault_line(fault), *(f"  {line}" for line in fault["evidence"][1:])]

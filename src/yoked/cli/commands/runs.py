@@ -20,7 +20,7 @@ from yoked.core.schema import decode
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.launch.listing import MOST_JSON_BYTES
-from yoked.launch.registry import Record, headline, newest_starts
+from yoked.launch.registry import Record, fault_line, newest_starts
 from yoked.runs import list_runs
 from yoked.table import table
 from yoked.units import format_duration, plural
@@ -56,7 +56,7 @@ def command(
     rows.sort(key=lambda row: row["started_s"], reverse=True)
     for row in rows:
         row["listeners"] = listeners.get(row["run"], [])
-    causes = [f"{row['run']}: {headline(row['failure'])}" for row in rows if row["failure"]]
+    causes = [f"{row['run']}: {fault_line(fault)}" for row in rows for fault in row["faults"]]
     causes += [f"{row['run']}: {row['held_up']}" for row in rows if row["held_up"]]
     causes += [f"{row['run']}: {row['refused']}" for row in rows if row["refused"]]
     output.result(
@@ -103,7 +103,7 @@ def _describe(record: Record) -> dict[str, Any]:
         "ended_s": record.ended_s,
         "step": progress.get("step"),
         "loss": progress.get("loss"),
-        "failure": None if record.active else record.failure,
+        "faults": record.faults,
         "held_up": record.held_up_line,
         "refused": record.refused,
         "dir": record.run_dir,
@@ -130,7 +130,7 @@ def _describe_folder(folder: Path) -> dict[str, Any]:
         "ended_s": None,
         "step": _of(result, "steps", int, progress.get("step")),
         "loss": _of(result, "loss", float, progress.get("loss")),
-        "failure": _failure(result),
+        "faults": _faults(result),
         "held_up": None,
         "refused": None,
         "dir": str(folder.absolute()),
@@ -148,17 +148,17 @@ class _Fault:
     rank: int | None
     evidence: tuple[str, ...]
     fix: tuple[str, ...]
+    certainty: str | None = None
+    detected_after_s: float | None = None
 
 
-def _failure(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The first cause that a result tells of, as jobs have it; None: it tells of none."""
+def _faults(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a result says that ended the run; empty: it tells of nothing that can be one."""
     try:
         found: tuple[_Fault, ...] = decode(tuple[_Fault, ...], result.get("faults") or ())
-        fault = found[0]
-        what = fault.evidence[0]
-    except (ValueError, IndexError):
-        return None
-    return {**asdict(fault), "what": what}
+    except ValueError:
+        return []
+    return [asdict(fault) for fault in found if fault.evidence]
 
 
 def _hosts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
