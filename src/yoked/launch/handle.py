@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from yoked.core.parallel import map_hosts
 from yoked.diagnosis.stacks import RankStacks, read_stacks
-from yoked.errors import YokedError
+from yoked.errors import HostError, YokedError
 from yoked.launch.attach import JobEnd, View, follow_job
 from yoked.launch.following import Reconnect
 from yoked.launch.logs import parts_of
@@ -16,6 +17,7 @@ from yoked.launch.registry import Record, ask_state, joined
 from yoked.launch.start import Started
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Connections
+from yoked.remote.ssh import CONNECT_TIMEOUT_S
 
 # What a program may need to end in good order, and a host to free what it had.
 TERMINATE_S = 10.0
@@ -91,6 +93,27 @@ class RunHandle:
             record=self._record,
             connections=self._arrivals,
         )
+
+    @contextmanager
+    def reach(self, host: str) -> Iterator[AgentClient]:
+        """A connection to a host that works now: the one there is, or a new one for the while.
+
+        The one there is may have been cut while the run was followed. Raises HostError where the
+        host cannot be reached.
+        """
+        client, cut = self.clients[host], False
+        try:
+            client.call("job_status", run=self.run, timeout_s=CONNECT_TIMEOUT_S)
+        except HostError:
+            cut = True
+        except YokedError:
+            # It answers; of a run that it does not know, whoever asks for its files hears.
+            pass
+        if not cut:
+            yield client
+            return
+        with self._reconnect(host, CONNECT_TIMEOUT_S) as other:
+            yield other
 
     def stacks(self) -> tuple[dict[str, list[RankStacks]], dict[str, YokedError]]:
         """Where the ranks of each host are now, and the hosts that gave no answer."""

@@ -125,9 +125,10 @@ def train_fleet(
 
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
-                results.append(_bring_home(config, fleet_flag, job, job.end, view))
+                handle = RunHandle.of(job.started, reconnecting(fleet))
+                results.append(_bring_home(config, fleet_flag, job, job.end, handle, view))
                 if config.dry_run:
-                    RunHandle.of(job.started, reconnecting(fleet)).remove()
+                    handle.remove()
 
         job = run_job(
             request,
@@ -247,12 +248,13 @@ def _job_name(config: TrainConfig, records: list[Record]) -> str:
 
 
 def _mirror(
-    first: NodePlan, there: str, here: Path, end: JobEnd, note: Callable[[str], None]
+    job: RunHandle, host: str, there: str, here: Path, end: JobEnd, note: Callable[[str], None]
 ) -> None:
     """Copy the run's folder here; of a run that failed it has the verdict, whatever is gone."""
     failure = end.record.failure if end.state in ("failed", "lost") else None
     try:
-        mirror_run(first.client, there, here, note=note)
+        with job.reach(host) as client:
+            mirror_run(client, there, here, note=note)
         ours = is_of_launch(here, end.record.launch_id)
     except YokedError as problem:
         if failure is None:
@@ -265,21 +267,22 @@ def _mirror(
 
 
 def _bring_home(
-    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, view: View
+    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, handle: RunHandle, view: View
 ) -> Mapping[str, Any]:
     """Copy the run's folder here; its result, or the error that ended it."""
     first = job.started.nodes[0]
+    host = first.host.name
     assert config.run is not None
     folder = f"{first.job_root}/{job.started.run}"
     if not config.dry_run:
         folder_there = f"{first.facts['state']}/runs/{config.run}"
-        _mirror(first, folder_there, config.runs_dir / config.run, end, view.note)
+        _mirror(handle, host, folder_there, config.runs_dir / config.run, end, view.note)
     go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
     if config.dry_run:
         go_on = "the same command again, once that is mended"
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
-    with host_wrote(first.host.name, "the run's result"):
-        result = fetch_json(first.client, f"{folder}/errors/{end.attempt}/result.json")
+    with handle.reach(host) as client, host_wrote(host, "the run's result"):
+        result = fetch_json(client, f"{folder}/errors/{end.attempt}/result.json")
         require(result, (_PLAN if config.dry_run else _RESULT, None))
     if result is None:
         # One that was to save and stop may have failed at that.

@@ -18,6 +18,8 @@ from yoked.cli.output import Output
 from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.fleet.model import Host
 from yoked.launch.attach import JobEnd
+from yoked.launch.following import Reconnect
+from yoked.launch.handle import RunHandle
 from yoked.launch.registry import Record
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
@@ -71,6 +73,7 @@ def ended(state: str) -> JobEnd:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentClient]:
     monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
     with connect_here("i9") as client:
         yield client
 
@@ -83,10 +86,17 @@ def folder_of(path: Path, launch_id: str, result: str | None = None) -> Path:
     return path
 
 
-def brought(host: Any, there: Path, night: Path, state: str) -> tuple[str | None, list[str]]:
+def gone(host: str, patience_s: int) -> AgentClient:
+    raise HostError(f"{host} does not answer")
+
+
+def brought(
+    host: AgentClient, there: Path, night: Path, state: str, reconnect: Reconnect = gone
+) -> tuple[str | None, list[str]]:
     """What the folder here says of the run's end, once it is brought home, and what was noted."""
     notes: list[str] = []
-    train_fleet._mirror(FakeNode(host), str(there), night, ended(state), notes.append)  # type: ignore[arg-type]
+    job = RunHandle("night.2", {"i9": host}, reconnect)
+    train_fleet._mirror(job, "i9", str(there), night, ended(state), notes.append)
     result = night / "result.json"
     return json.loads(result.read_text())["state"] if result.exists() else None, notes
 
@@ -119,6 +129,21 @@ def test_a_host_that_is_gone_takes_no_verdict_with_it(tmp_path: Path, host: Agen
     assert "could not be copied" in note
     with pytest.raises(HostError):
         brought(host, tmp_path / "there" / "night", night, "finished")
+
+
+@pytest.mark.parametrize("state", ["finished", "failed"])
+def test_a_folder_comes_home_though_the_connection_of_the_launch_was_cut(
+    tmp_path: Path, host: AgentClient, state: str
+) -> None:
+    there = folder_of(tmp_path / "there" / "night", "an id", state)
+    (there / "metrics.jsonl").write_text('{"step": 0}\n')
+    host._process.kill()
+
+    night = tmp_path / "runs" / "night"
+    found = brought(host, there, night, state, lambda name, patience_s: connect_here(name))
+
+    assert found == (state, [])
+    assert (night / "metrics.jsonl").read_text() == '{"step": 0}\n'
 
 
 def record(run: str, *, state: str = "finished", trains: str = "night") -> Record:
