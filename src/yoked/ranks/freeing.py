@@ -23,7 +23,7 @@ from yoked.ranks.own_sockets import own_sockets
 ADDRESSES_VARIABLE = "YOKED_RANK_ADDRESSES"
 # torch waits for an abort as long as the group waits for a collective.
 _ABORT_S = 1.0
-# The daemon says its word again and again; each would interrupt the main thread anew.
+# The daemon says its word for each cause; each would interrupt the main thread anew.
 _ONCE = threading.Lock()
 
 

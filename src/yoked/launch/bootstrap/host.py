@@ -89,6 +89,8 @@ class HostProgram:
         self._watch: Watch | None = None
         self._stage = Stage(job)
         self._told = False
+        # Of this generation, the causes by which it is held up.
+        self._held_up = set[object]()
         self._generation = 0
         self._running = False
         self._control: Control | None = None
@@ -153,13 +155,16 @@ class HostProgram:
             self._watch = None
             return
         if seen is None:
-            # A cause that stays must not fill the queue: the end of the ranks comes after it.
             return
         if self._control is not None:
             self._control.tell(seen)
         failure = self._watch.failure
         self._notifier.held_up(failure)
-        if self._job.ends_held_up and failure is not None:
+        if failure is None or not self._job.ends_held_up:
+            return
+        # A cause stays until the ranks have ended: it is said once.
+        if failure.key not in self._held_up:
+            self._held_up.add(failure.key)
             self._events.put(HeldUp(self._generation, failure))
             self._ranks.free()
 
@@ -206,6 +211,7 @@ class HostProgram:
             on_death=lambda: self._events.put(RankFailed(number)),
         )
         self._generation, self._running = number, True
+        self._held_up.clear()
         self._watch = Watch(self._job, number)
         if self._control is not None:
             self._control.store_port = self._ranks.store_port

@@ -45,9 +45,8 @@ class Notifier:
         """A run that goes on is held up by this, and it is sure; None: it is not."""
         if failure is None or self._receiver is None:
             return
-        verdict = (failure.cause, failure.node, failure.rank)
-        if verdict not in self._told:
-            self._told.add(verdict)
+        if failure.key not in self._told:
+            self._told.add(failure.key)
             self._tell("is hung", failure)
 
     def ended(self, outcome: RunOutcome) -> None:

@@ -103,6 +103,11 @@ class Failure:
     last_lines: tuple[str, ...] = ()
 
     @property
+    def key(self) -> tuple[str | None, int, int | None]:
+        """What is the same of it each time that it is found: cause, node and rank."""
+        return self.cause, self.node, self.rank
+
+    @property
     def before_meeting(self) -> bool:
         """Whether the ranks had not all met, so that the program had done nothing together."""
         return self.kind == NOT_MET

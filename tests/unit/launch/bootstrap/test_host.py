@@ -1,0 +1,95 @@
+"""What a host's program does about its ranks, without any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from yoked.diagnosis.vitals import Vitals
+from yoked.launch.bootstrap import host
+from yoked.launch.bootstrap.coordinator import HeldUp
+from yoked.launch.bootstrap.host import HostProgram
+from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.outcome import Failure
+
+STOPPED = Failure("alpha", 0, "stopped for 3 s", 1.0, rank=1, cause="rank-stopped", found=True)
+STILL = replace(STOPPED, what="stopped for 4 s", time_s=2.0)
+LOCKED = replace(STOPPED, rank=0, cause="rank-stands")
+
+
+class Ranks:
+    """Those of a generation. freed: how often they were told to leave their collectives."""
+
+    def __init__(self) -> None:
+        self.freed = 0
+        self.store_port = None
+
+    def free(self) -> None:
+        self.freed += 1
+
+
+class Watch:
+    """Finds what it is told to."""
+
+    failure: Failure | None = None
+
+    def stacks_asked(self) -> bool:
+        return False
+
+    def turn(self, ranks: object, now_s: float) -> Vitals:
+        return Vitals(attempt=0, number=1)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    found = Watch()
+    monkeypatch.setattr(host, "LocalRanks", lambda *_, **__: Ranks())
+    monkeypatch.setattr(host, "Watch", lambda *_: found)
+    return found
+
+
+def program(folder: Path, *, ends_held_up: bool) -> HostProgram:
+    """With its ranks started."""
+    job = Job(
+        "r", "0" * 12, folder, 0, (Node("alpha", "127.0.0.1", 2),), 1, None, 1, (),
+        Program("script", "train.py", ()), folder, bootstrap=False, ends_held_up=ends_held_up,
+    )  # fmt: skip
+    signals: Any = SimpleNamespace(events=SimpleQueue())
+    notifier: Any = SimpleNamespace(held_up=lambda failure: None)
+    found = HostProgram(job, signals, notifier)
+    found._events.get()  # that it has joined
+    found._start(0, 0)
+    return found
+
+
+def after(of: HostProgram, watch: Watch, *found: Failure | None) -> tuple[int, list[Any]]:
+    """How often the ranks were freed, and what was told, when these were found one by one."""
+    for failure in found:
+        watch.failure = failure
+        of._look()
+    told = [of._events.get() for _ in range(of._events.qsize())]
+    return cast(Ranks, of._ranks).freed, told
+
+
+def test_ranks_are_freed_once_for_each_cause_however_long_it_stays(
+    tmp_path: Path, watch: Watch
+) -> None:
+    of = program(tmp_path, ends_held_up=True)
+
+    first = after(of, watch, None, STOPPED, STILL, LOCKED, STILL)
+    of._start(1, 0)
+    again = after(of, watch, STOPPED, STILL)
+
+    assert first == (2, [HeldUp(0, STOPPED), HeldUp(0, LOCKED)])
+    assert again == (1, [HeldUp(1, STOPPED)])
+
+
+def test_ranks_of_a_run_that_waits_are_left_alone(tmp_path: Path, watch: Watch) -> None:
+    of = program(tmp_path, ends_held_up=False)
+
+    assert after(of, watch, STOPPED, STILL) == (0, [])
