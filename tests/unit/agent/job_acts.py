@@ -15,7 +15,8 @@ from yoked.agent.jobfolder import JobFolder, all_jobs
 from yoked.core.proc import ProcessId, kill_all
 from yoked.remote.client import AgentClient
 
-DEADLINE_S = 20.0
+# There is a start in most of what is waited for: ranks load torch, and other programs may be busy.
+DEADLINE_S = 60.0
 
 # Prints numbered lines on both streams of rank 0 as its ranks' log files have them.
 COUNTER = """
