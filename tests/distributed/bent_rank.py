@@ -26,14 +26,18 @@ FLIPPED = "transformer.h.1.mlp.c_fc.weight"
 take_step = Trainer.step
 
 
-def flip_a_bit(trainer: Trainer, step: int) -> StepStats:
+def flip_a_bit(trainer: Trainer, step: int, rank: int = 1) -> StepStats:
     stats = take_step(trainer, step)
-    if RANK == 1 and step == 2:
+    if rank == RANK and step == 2:
         # Later than the new matrices that are still on their way.
         trainer.drain()
         bits = trainer.buffers.parameters[FLIPPED].data.view(-1).view(torch.int32)
         bits[17] ^= 1
     return stats
+
+
+def flip_a_bit_of_rank_0(trainer: Trainer, step: int) -> StepStats:
+    return flip_a_bit(trainer, step, rank=0)
 
 
 def fail_in_step_2(trainer: Trainer, step: int) -> StepStats:
@@ -87,10 +91,12 @@ def be_unlike() -> None:
 
 
 def bend(way: str) -> None:
-    # A difference is to be found at the step that makes it.
-    run.CHECK_EVERY_STEPS = 1
+    if way != "flip-first":
+        # A difference is to be found at the step that makes it.
+        run.CHECK_EVERY_STEPS = 1
     steps = {
         "flip": flip_a_bit,
+        "flip-first": flip_a_bit_of_rank_0,
         "fail": fail_in_step_2,
         "break": break_in_step_2,
         "stop": fail_beside_a_stopped_peer,

@@ -53,3 +53,13 @@ def test_one_flipped_bit_stops_the_run_and_names_rank_and_parameter(bent: Any, l
     assert "after step 3, rank 1 holds other weights" in caught.value.what
     assert "transformer.h.1.mlp.c_fc.weight" in caught.value.what
     assert not (lab.checkpoints("flip") / "model_000003.pt").exists()
+
+
+def test_a_bit_that_flipped_on_rank_0_since_the_last_comparison_is_not_saved(
+    bent: Any, lab: Any
+) -> None:
+    with pytest.raises(WeightsApartError) as caught:
+        bent("flip-first", 3, *lab.flags(save_every=3))
+
+    assert "after step 3, rank 0 holds other weights" in caught.value.what
+    assert not (lab.checkpoints("flip-first") / "model_000003.pt").exists()

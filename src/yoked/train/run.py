@@ -95,6 +95,7 @@ class TrainingRun:
         self.val_bpb: float | None = None
         self.min_val_bpb = math.inf
         self._evaluated_at: int | None = None
+        self._compared_at: int | None = None
         self.training_time_s = 0.0
         self.stop_wish, self.stop_agreed = StopWish(), False
         self.idle: IdleRanks | None = None  # on rank 0, those that sit out
@@ -333,7 +334,7 @@ class TrainingRun:
             self._log_pending_step(progress)
         if checks:
             self.trainer.drain()
-            self.trainer.state.require_equal(list(self.trainer.buffers.parameters), done)
+            self._compare_weights(done)
         if evaluates:
             with RECORDER.phase("evaluating"):
                 self.trainer.gather_weights()
@@ -343,6 +344,15 @@ class TrainingRun:
         if saves or aside:
             self._save(done, background=True, aside=aside)
         self._report_failed_save(progress)
+
+    def _compare_weights(self, done: int) -> None:
+        """Raise WeightsApartError unless all ranks hold the same after `done` steps. Collective.
+
+        Nothing of the last step is in flight. What was compared after these steps is not again.
+        """
+        if self._compared_at != done:
+            self._compared_at = done
+            self.trainer.state.require_equal(list(self.trainer.buffers.parameters), done)
 
     def _evaluate(self, done: int, progress: TrainProgress) -> bool:
         """Evaluate after `done` steps; whether the run never was better. Collective."""
@@ -365,6 +375,9 @@ class TrainingRun:
             return
         with RECORDER.phase("saving"):
             self.trainer.drain()
+            # What is replicated is saved as rank 0 has it: a bit that flipped there since the last
+            # comparison would be in the checkpoint, from which all ranks then go on.
+            self._compare_weights(done)
             whole = self.trainer.state.gather()
             require_finite_weights(
                 self.comm, self.trainer.state, self.trainer.model.named_parameters(), done
