@@ -51,10 +51,22 @@ class HostHistory:
         """When the newest came."""
         return self.looks[-1][0] if self.looks else None
 
-    def before(self, now_s: float, age_s: float) -> Vitals | None:
-        """The newest look of at least that age; the oldest where none is."""
-        older = [vitals for at_s, vitals in self.looks if now_s - at_s >= age_s]
-        return older[-1] if older else (self.looks[0][1] if self.looks else None)
+    def before(self, now_s: float, age_s: float) -> tuple[float, Vitals] | None:
+        """The newest look of at least that age, and when it came; the oldest where none is."""
+        for look in reversed(self.looks):
+            if now_s - look[0] >= age_s:
+                return look
+        return self.looks[0] if self.looks else None
+
+    def rank_before(
+        self, rank: RankVitals, now_s: float, age_s: float
+    ) -> tuple[float, RankVitals] | None:
+        """A rank's process as that look had it, and when; None: it did not."""
+        at_s, vitals = self.before(now_s, age_s) or (now_s, None)
+        for then in () if vitals is None else vitals.ranks:
+            if (then.rank, then.pid) == (rank.rank, rank.pid):
+                return at_s, then
+        return None
 
 
 @dataclass(frozen=True)

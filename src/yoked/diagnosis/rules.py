@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from yoked.diagnosis.activity import PATIENT, activity_of, own_frame
 from yoked.diagnosis.calls import Calls, mismatch_of
 from yoked.diagnosis.cause import Cause, Certainty
-from yoked.diagnosis.history import HostHistory, RunHistory
+from yoked.diagnosis.history import RunHistory
 from yoked.diagnosis.pace import learn, learn_longer
 from yoked.diagnosis.slow import slow_downs, slow_links
 from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
@@ -300,9 +300,10 @@ def _direction(history: RunHistory, one: int, other: int) -> tuple[int, int]:
 
 def _arrives(history: RunHistory, at: int, source: int) -> bool:
     """Whether packets of the ranks on `source` have come in lately."""
-    now = _link(history.hosts[at].last, source)
-    before = _link(history.hosts[at].before(history.now_s, _LOOK_BACK_S), source)
-    return now is not None and before is not None and now.arrived > before.arrived
+    host = history.hosts[at]
+    before = host.before(history.now_s, _LOOK_BACK_S)
+    now, then = _link(host.last, source), _link(before and before[1], source)
+    return now is not None and then is not None and now.arrived > then.arrived
 
 
 # ---- figures
@@ -316,20 +317,10 @@ def _sure(since_s: float, from_s: float) -> Certainty:
 def _cores(history: RunHistory, node: int, rank: RankVitals) -> float:
     """Cores that a rank used lately; many where too little is known."""
     host = history.hosts[node]
-    then_s, then = _then(host, rank, history.now_s)
-    heard_s = host.heard_s
-    if then is None or heard_s is None or heard_s - then_s < 0.5 * _LOOK_BACK_S:
+    before, heard_s = host.rank_before(rank, history.now_s, _LOOK_BACK_S), host.heard_s
+    if before is None or heard_s is None or heard_s - before[0] < 0.5 * _LOOK_BACK_S:
         return float("inf")
-    return (rank.cpu_s - then.cpu_s) / (heard_s - then_s)
-
-
-def _then(host: HostHistory, rank: RankVitals, now_s: float) -> tuple[float, RankVitals | None]:
-    """A rank as it was a while ago, and when."""
-    for at_s, vitals in reversed(host.looks):
-        if now_s - at_s >= _LOOK_BACK_S:
-            found = _rank_of(vitals, rank.rank)
-            return at_s, found if found is not None and found.pid == rank.pid else None
-    return now_s, None
+    return (rank.cpu_s - before[1].cpu_s) / (heard_s - before[0])
 
 
 def _rank_of(vitals: Vitals, rank: int) -> RankVitals | None:

@@ -58,11 +58,8 @@ def _computes(history: RunHistory, node: int, vitals: RankVitals) -> bool:
     """Whether a rank in a backward pass used its CPU lately, or it is not known."""
     if vitals.recorded is None or not waits_in_backward(vitals.recorded):
         return False
-    before = history.hosts[node].before(history.now_s, _LOOK_BACK_S)
-    for then in before.ranks if before is not None else ():
-        if (then.rank, then.pid) == (vitals.rank, vitals.pid):
-            return vitals.cpu_s - then.cpu_s > _IDLE_CORES * _LOOK_BACK_S
-    return True
+    before = history.hosts[node].rank_before(vitals, history.now_s, _LOOK_BACK_S)
+    return before is None or vitals.cpu_s - before[1].cpu_s > _IDLE_CORES * _LOOK_BACK_S
 
 
 def wait_of(vitals: RankVitals) -> Wait | None:
