@@ -1,7 +1,8 @@
 """The verdict of a run that failed, in one form wherever a program reads it.
 
-`yoked diagnose --json` prints it, `yoked train --json` beside its error, and it is result.json of
-the run's folder. There the supervisor of rank 0's host writes it, as no controller need be there.
+`yoked diagnose`, `attach` and `run` print it with --json, `yoked train` has it beside its error,
+and it is result.json of the run's folder. There the supervisor of rank 0's host writes it, as no
+controller need be there.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from yoked.core.fs import read_json, write_bytes
 RESULT_NAME = "result.json"
 
 
-def verdict_of(run: str, state: str, faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is to be said of a run. faults: the root first."""
+def verdict_of(run: str | None, state: str, faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is to be said of a run; None: of a program that yoked did not start. faults: the root
+    first.
+    """
     return {"ok": not faults, "run": run, "state": state, "faults": list(faults)}
 
 
@@ -43,6 +46,22 @@ def fault_of(failure: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "fix": list(failure.get("fix") or ()),
         "detected_after_s": None,
+    }
+
+
+def held_up_by(cause: Mapping[str, Any]) -> dict[str, Any]:
+    """What holds up a run that goes on, as programs read it. cause: as its hosts tell it, one of
+    `causes` in diagnosis.json.
+    """
+    return {
+        "cause": cause["cause"],
+        "host": cause["hosts"][0] if cause["hosts"] else "",
+        "hosts": cause["hosts"],
+        "rank": cause.get("rank"),
+        "certainty": cause.get("certainty"),
+        "evidence": [cause["what"]],
+        "fix": list(cause.get("fix") or ()),
+        "detected_after_s": cause.get("since_s"),
     }
 
 

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
-from yoked.agent.verdict import fault_of, verdict_of
+from yoked.agent.verdict import fault_of, held_up_by, verdict_of
 from yoked.core.parallel import map_hosts
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.launch.bootstrap.outcome import HOST_LOST
@@ -143,11 +143,7 @@ class Record:
     @property
     def held_up_line(self) -> str | None:
         """The root of what holds it up, in a line; None: nothing does, as far as can be told."""
-        if not self.held_up:
-            return None
-        root = self.held_up[0]
-        where = {"host": listed(root["hosts"]), "rank": root.get("rank"), "what": root["what"]}
-        return headline(where)
+        return fault_line(held_up_by(self.held_up[0])) if self.held_up else None
 
     @property
     def shares(self) -> Mapping[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.agent.verdict import verdict_of
+from yoked.agent.verdict import held_up_by, verdict_of
 from yoked.cli.commands.diagnose_shares import busy_lines, shares_lines, shares_payload
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
@@ -136,7 +136,7 @@ def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, An
 
 def faults_of(record: Record) -> list[dict[str, Any]]:
     """What is wrong with a run, the root first; empty: nothing, as far as its hosts can tell."""
-    found = _faults(record)
+    found = [held_up_by(cause) for cause in record.held_up] if record.active else record.faults
     for number, fault in enumerate(found):
         fault["evidence"] += _nccl_lines(record, fault, first=number == 0)
     return found
@@ -153,24 +153,6 @@ def _nccl_lines(record: Record, fault: Mapping[str, Any], *, first: bool) -> Ite
         blamed = fault["rank"] is None and host in fault["hosts"]
         if blamed or (first and not nccl["as_planned"]):
             yield f"{host}: {nccl['what']}"
-
-
-def _faults(record: Record) -> list[dict[str, Any]]:
-    if not record.active:
-        return record.faults
-    return [
-        {
-            "cause": cause["cause"],
-            "host": cause["hosts"][0] if cause["hosts"] else "",
-            "hosts": cause["hosts"],
-            "rank": cause.get("rank"),
-            "certainty": cause.get("certainty"),
-            "evidence": [cause["what"]],
-            "fix": list(cause.get("fix") or ()),
-            "detected_after_s": cause.get("since_s"),
-        }
-        for cause in record.held_up
-    ]
 
 
 def _state(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:

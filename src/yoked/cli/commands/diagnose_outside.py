@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from yoked.agent.verdict import held_up_by, verdict_of
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.outside import Outside, process_of, words_outside
 
@@ -13,11 +14,10 @@ from yoked.diagnosis.outside import Outside, process_of, words_outside
 def outside_payload(pid: int, seen: Outside, found: Sequence[Cause]) -> dict[str, Any]:
     """The object that `--json` prints."""
     return {
-        "ok": not found,
-        "run": seen.run,
+        **verdict_of(
+            seen.run, "hung" if found else "healthy", [_fault(cause, seen) for cause in found]
+        ),
         "pid": pid,
-        "state": "hung" if found else "healthy",
-        "faults": [_fault(cause, seen) for cause in found],
         "processes": [
             {
                 "pid": one.vitals.pid,
@@ -48,16 +48,17 @@ def outside_payload(pid: int, seen: Outside, found: Sequence[Cause]) -> dict[str
 
 def _fault(cause: Cause, seen: Outside) -> dict[str, Any]:
     words, process = words_outside(cause, seen), process_of(cause, seen)
-    return {
-        "cause": cause.code,
-        "host": seen.host,
-        "hosts": [seen.host],
-        "rank": None if process is None else process.rank,
-        "certainty": cause.certainty,
-        "evidence": [words.what],
-        "fix": list(words.fix),
-        "detected_after_s": round(cause.since_s, 2),
-    }
+    return held_up_by(
+        {
+            "cause": cause.code,
+            "hosts": [seen.host],
+            "rank": None if process is None else process.rank,
+            "certainty": cause.certainty,
+            "since_s": round(cause.since_s, 2),
+            "what": words.what,
+            "fix": words.fix,
+        }
+    )
 
 
 def outside_verdict(pid: int, seen: Outside, found: Sequence[Cause]) -> str:
