@@ -2,7 +2,7 @@
 
 A part that cannot be told is null, and `untold` has why; none holds up another.
 
-`PARTS` names them. What a part holds is described at its `probe_NAME`; records/answers.py:HEALTH
+`PARTS` names them. What a part holds is described at its `probe_NAME`; records/host_rules.py:HEALTH
 has the form of each.
 """
 

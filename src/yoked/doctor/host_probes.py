@@ -17,8 +17,9 @@ from yoked.doctor.rank_probes import How, RankProbe
 from yoked.doctor.sshfailure import failure_of
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
-from yoked.records.answers import TORCH, reread
 from yoked.records.examination import HostSeen, Need, SshFailure
+from yoked.records.host_rules import TORCH
+from yoked.records.rules import reread
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import connect_host
 

@@ -11,12 +11,71 @@ from typing import Any
 
 from yoked.core.schema import decode
 from yoked.errors import YokedError
-from yoked.records import answers
-from yoked.records.answers import reread
 from yoked.records.examination import Dial, Examination, HostSeen
-from yoked.records.rules import optional, ssh_name, user
+from yoked.records.host_rules import FACTS, HEALTH, INTERFACES, TORCH
+from yoked.records.rules import (
+    address,
+    count,
+    fields,
+    interface,
+    label,
+    line,
+    named,
+    number,
+    optional,
+    path,
+    port,
+    program,
+    reread,
+    ssh_name,
+    symbol,
+    user,
+    version,
+    word,
+)
 
 VERSION = 1
+# An entry of yoked.toml.
+_WANTED = fields(
+    {
+        "name": ssh_name,
+        "ranks": count,
+        "device": word,
+        "interface": interface,
+        "address": address,
+        "python": program,
+    }
+)
+_CONTROLLER = fields(
+    {
+        "hostname": label,
+        "python": version,
+        "yoked": version,
+        "torch": version,
+        "ssh": label,
+        "state": path,
+        "fleet": path,
+        "ssh_config": path,
+        "time_s": number,
+    }
+)
+_DIALLED = fields(
+    {
+        "source": ssh_name,
+        "target": ssh_name,
+        "interface": interface,
+        "address": address,
+        "port": port,
+        "answered_by": line,
+        "error": symbol,
+        "error_text": line,
+        "source_address": address,
+    },
+    needed=("source", "target", "interface", "address", "port"),
+    strict=("answered_by", "error"),
+    more=True,
+)
+_VERSIONS = named(word, version)
 
 
 def to_json(examination: Examination) -> dict[str, Any]:
@@ -55,9 +114,9 @@ def _read_words(seen: Examination) -> Examination:
         hosts=tuple(_read_host(host, odd[host.name]) for host in seen.hosts),
         dials=dials,
         need=dataclasses.replace(
-            seen.need, versions=reread(answers.VERSIONS, "need", seen.need.versions, [], {})
+            seen.need, versions=reread(_VERSIONS, "need", seen.need.versions, [], {})
         ),
-        controller=reread(answers.CONTROLLER, "controller", seen.controller, [], {}),
+        controller=reread(_CONTROLLER, "controller", seen.controller, [], {}),
     )
 
 
@@ -66,7 +125,7 @@ def _is_dial(dial: Dial, odd: Mapping[str, list[str]]) -> bool:
     if not {dial.source, dial.target} <= odd.keys():
         return False
     places: list[str] = []
-    found = reread(answers.DIALLED, "dial", dataclasses.asdict(dial), places, None)
+    found = reread(_DIALLED, "dial", dataclasses.asdict(dial), places, None)
     odd[dial.source].extend(places)
     return found is not None and not places
 
@@ -77,16 +136,16 @@ def _read_host(host: HostSeen, odd: list[str]) -> HostSeen:
     return dataclasses.replace(
         host,
         name=ssh_name(host.name, "name", odd),
-        wanted=reread(answers.WANTED, "wanted", host.wanted, odd, {}),
+        wanted=reread(_WANTED, "wanted", host.wanted, odd, {}),
         # Lines to paste are made anew of what was seen, and not taken from a file.
         failure=failure
         and dataclasses.replace(
             failure, fix=(), user=reread(optional(user), "failure.user", failure.user, odd, None)
         ),
-        facts=reread(answers.FACTS, "facts", host.facts, odd, {}),
-        interfaces=tuple(reread(answers.INTERFACES, "interfaces", host.interfaces, odd, ())),
-        health=reread(answers.HEALTH, "health", host.health, odd, {}),
-        torch=host.torch and reread(answers.TORCH, "torch", host.torch, odd, None),
+        facts=reread(FACTS, "facts", host.facts, odd, {}),
+        interfaces=tuple(reread(INTERFACES, "interfaces", host.interfaces, odd, ())),
+        health=reread(HEALTH, "health", host.health, odd, {}),
+        torch=host.torch and reread(TORCH, "torch", host.torch, odd, None),
         odd=tuple(dict.fromkeys(odd)),
     )
 

@@ -238,9 +238,9 @@ def any_of(*rules: Rule) -> Rule:
     return read
 
 
-def complete(rules: Mapping[str, Rule]) -> Rule:
-    """A mapping of these fields, of which none may be missing or odd."""
-    return fields(rules, needed=tuple(rules))
+def complete(rules: Mapping[str, Rule], *, more: bool = False) -> Rule:
+    """A mapping of these fields, of which none may be missing or odd. more: as in `fields`."""
+    return fields(rules, needed=tuple(rules), more=more)
 
 
 def fields(
@@ -277,3 +277,12 @@ def fields(
         return found
 
     return read
+
+
+def reread(rule: Rule, name: str, content: Any, odd: list[str], instead: Any) -> Any:
+    """A part of a saved report by its rule. instead: what it is where nothing can be made of it."""
+    try:
+        return rule(content, name, odd)
+    except OddError as problem:
+        odd.append(str(problem))
+        return instead

@@ -1,0 +1,348 @@
+"""What a host may tell of itself and of whom it reaches, in an answer or in a saved report."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+
+from yoked.records.rules import (
+    OddError,
+    address,
+    all_of,
+    count,
+    each,
+    fields,
+    flag,
+    host_name,
+    interface,
+    label,
+    launch_id,
+    line,
+    mac,
+    named,
+    number,
+    one_of,
+    optional,
+    path,
+    pid,
+    port,
+    port_text,
+    prefix,
+    run_name,
+    symbol,
+    text,
+    user,
+    variable,
+    version,
+    word,
+)
+
+_GPU = fields(
+    {
+        "vendor": word,
+        "name": label,
+        "memory_bytes": count,
+        "driver": label,
+        "capability": version,
+        "integrated": flag,
+    },
+    needed=("vendor", "name"),
+)
+
+FACTS = fields(
+    {
+        "hostname": host_name,
+        "machine": line,  # equal for two names of one machine
+        "os": word,
+        "has_proc": flag,  # without it nothing is supervised there
+        "kernel": version,
+        "arch": word,
+        "cpu_model": label,
+        "cores": count,
+        "threads": count,
+        "fast_cores": count,
+        "cpu_quota": number,  # CPUs' worth of time
+        "usable_cores": count,  # that a job may fill
+        "memory_bytes": count,
+        "memory_available_bytes": count,
+        "gpus": each(_GPU),
+        "free_bytes": named(word, optional(count)),  # of the home, state and cache folders
+        "python": version,
+        "executable": path,
+        "state": path,
+        "cache": path,
+        "home": path,
+        "path": line,
+        "user": user,
+        "uid": count,
+        "time_s": number,
+        "on_battery": flag,
+    },
+    strict=(
+        "machine",
+        "gpus",
+        "cores",
+        "fast_cores",
+        "usable_cores",
+        "free_bytes",
+        "uid",
+        "state",
+        "executable",
+        "path",
+    ),
+)
+_ADDRESS = fields(
+    {"address": address, "prefix": prefix, "family": count, "link_local": flag},
+    needed=("address",),
+)
+
+
+def _own_address(value: Any, path: str, odd: list[str]) -> Any:
+    """An address of an interface; its prefix is one of its family."""
+    found = _ADDRESS(value, path, odd)
+    # A link-local address may name its interface behind a % (RFC 4007).
+    most = ip_address(found["address"].partition("%")[0]).max_prefixlen
+    if (found.get("prefix") or 0) > most:
+        raise OddError(f"{path}.prefix")
+    return found
+
+
+INTERFACES = each(
+    fields(
+        {
+            "name": interface,
+            "kind": word,
+            "mtu_bytes": count,
+            "speed_bit_per_s": count,
+            "addresses": each(_own_address),
+            "gloo_address": address,
+        },
+        needed=("name", "kind"),
+        strict=("gloo_address",),
+    )
+)
+
+_RESOLVED = fields(
+    {"addresses": each(address), "error": line, "took_s": number}, strict=("addresses", "error")
+)
+# Soft and hard limit, as in getrlimit(2); None: unlimited.
+_LIMIT = optional(all_of(optional(count), optional(count)))
+_PROCESSES = each(
+    fields(
+        {
+            "pid": pid,
+            "command": text,
+            "user": user,
+            "run": run_name,
+            "launch": launch_id,
+            "start_ticks": count,  # since boot: a pid alone may be given to another process
+            "cores": number,
+            "memory_bytes": count,
+            "age_s": number,
+            "ppid": count,
+            "ended": flag,
+        }
+    )
+)
+_FOLDER = fields(
+    {
+        "path": path,
+        "exists": flag,
+        "writable": flag,
+        "free_bytes": count,
+        "free_inodes": count,
+        "filesystem": line,
+        "noexec": flag,
+        "read_only": flag,
+        "owner_uid": count,
+        "error": line,
+    },
+    needed=("path",),
+    strict=("writable", "error"),
+)
+
+HEALTH = fields(
+    {
+        "names": fields(
+            {
+                "hostname": host_name,
+                "own": _RESOLVED,
+                "others": named(host_name, _RESOLVED),
+                "reverse": named(address, fields({"error": line, "took_s": number})),
+            }
+        ),
+        "routes": named(
+            address,
+            fields(
+                {
+                    "source": address,
+                    "interface": interface,
+                    "error": symbol,
+                    "neighbour": word,
+                    "mac": mac,
+                }
+            ),
+        ),
+        "gateway": fields({"address": address, "interface": interface, "neighbour": word}),
+        "environment": named(variable, text),
+        "firewall": fields(
+            {
+                "kind": word,
+                "active": flag,
+                "rules": each(line),
+                "zone": word,
+                "tools": each(word),
+            }
+        ),
+        "sudo": fields({"root": flag, "without_password": flag}),
+        "limits": fields(
+            {
+                **dict.fromkeys(
+                    ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu"), _LIMIT
+                ),
+                "pids": fields({"max": count, "current": count}, needed=("max", "current")),
+                "umask": count,
+            }
+        ),
+        "folders": named(word, _FOLDER),
+        "ports": fields(
+            {
+                "range": all_of(port, port),
+                "reserved": line,
+                "taken": count,  # of the range
+                "owners": named(port_text, _PROCESSES),
+            }
+        ),
+        "processes": fields({"stale": _PROCESSES, "busy": _PROCESSES}),
+        "memory": fields(
+            dict.fromkeys(
+                (
+                    "available_bytes",
+                    "swap_free_bytes",
+                    "overcommit",
+                    "commit_left_bytes",
+                    "limit_bytes",
+                ),
+                count,
+            )
+        ),
+        "power": fields(
+            {
+                "on_battery": flag,
+                "lid": word,
+                "lid_action": word,
+                "idle_action": word,
+                "can_inhibit": flag,
+                "kill_user_processes": flag,
+                "linger": flag,
+                "governor": word,
+                "throttled": flag,
+                "sleep_targets": word,
+            }
+        ),
+        "processors": fields(
+            {
+                "online": count,
+                "affinity": count,
+                "quota_cores": number,
+                "fast_cores": count,
+                "slow_cores": count,
+            }
+        ),
+        "wireless": named(
+            interface, fields({"power_save": flag, "signal_dbm": number, "bit_per_s": number})
+        ),
+        "links": named(
+            interface,
+            fields(
+                {
+                    "up": flag,
+                    "carrier": flag,
+                    "speed_bit_per_s": count,
+                    "duplex": word,
+                    "mtu_bytes": count,
+                    "rx_errors": count,
+                    "tx_errors": count,
+                    "addresses": count,
+                    "mac": mac,
+                }
+            ),
+        ),
+        "compiler": fields({"cc": path, "cxx": path}, strict=("cc", "cxx")),
+        "kernel": fields(
+            {
+                "ptrace_scope": count,
+                "conntrack_count": count,
+                "conntrack_max": count,
+                "rp_filter": named(interface, optional(count)),  # 0: off, 1: strict, 2: loose
+                "somaxconn": count,
+            }
+        ),
+        "clock": fields(
+            {"time_s": number, "synchronised": flag, "service": word}, needed=("time_s",)
+        ),
+        "gpu": fields(
+            {
+                "driver": version,
+                "devices": each(_GPU),
+                "error": text,
+                "busy": _PROCESSES,
+            }
+        ),
+        "shell": fields({"login_shell": line, "sources_noise": flag}),
+        "virtual": fields(
+            {
+                "container": word,
+                "bridged": each(interface),
+                "wsl": count,
+                "networking": word,
+                "portproxy": each(port),
+                "inbound": word,
+            }
+        ),
+        # What the controller compares, file by file.
+        "data": named(line, line),
+        "code": named(line, line),
+        "untold": named(word, text),
+    }
+)
+
+TORCH = fields(
+    {
+        "python": line,
+        "python_version": version,
+        "torch": version,
+        "torch_path": line,
+        "numpy": version,
+        "gloo": flag,
+        "nccl": flag,
+        "headers": flag,
+        "build": one_of("cpu", "cuda", "rocm"),
+        "cuda_build": version,
+        "cuda_available": flag,
+        "imported": flag,
+        "error": text,
+        "no_base": text,
+        "took_s": number,
+    },
+    strict=("torch", "torch_path", "numpy"),
+)
+
+DIAL = fields(
+    {
+        "ok": flag,
+        "answered_by": line,
+        "error": symbol,
+        "error_text": line,
+        "rtt_s": number,
+        "echo_s": all_of(number),
+        "goodput_bytes_per_s": number,
+        "path_mtu_bytes": count,
+        "source_address": address,
+        "took_s": number,
+        "connected": flag,
+        "arrived_bytes": count,
+    },
+    needed=("ok", "echo_s", "connected", "arrived_bytes"),
+    strict=("error",),
+)
