@@ -66,12 +66,15 @@ class Shares:
 
 @dataclass(frozen=True)
 class Busy:
-    """A rank that is at something else than training. at: a line of its program, or empty."""
+    """A rank that is at something else than training. at: a line of its program, or empty;
+    waits_in: the kernel's function where it waits, or empty.
+    """
 
     rank: int
     doing: Activity | Literal["waiting for others", "at work"]
     for_s: float
     at: str
+    waits_in: str = ""
 
 
 def busy_ranks(history: RunHistory) -> Iterator[Busy]:
@@ -88,7 +91,8 @@ def busy_ranks(history: RunHistory) -> Iterator[Busy]:
         for_s = history.now_s - seen.since_s
         if seen.doing in PATIENT:
             if for_s >= _MOMENT_S:
-                yield Busy(vitals.rank, seen.doing, for_s, at)
+                waits_in = vitals.waits_in if vitals.state == "S" else ""
+                yield Busy(vitals.rank, seen.doing, for_s, at, waits_in)
         elif seen.taken and history.now_s - seen.taken[-1].ended_s >= long_s:
             since_s = history.now_s - seen.taken[-1].ended_s
             if wait_of(vitals) is not None:

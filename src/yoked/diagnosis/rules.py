@@ -22,6 +22,8 @@ _STOPPED_S, _STOPPED_SURE_S = 1.0, 3.0
 _DISK_S, _DISK_SURE_S = 2.0, 10.0
 # A lock that nobody gives back; anything else may yet come, such as data of a slow network.
 _LOCKED_SURE_S, _STANDS_SURE_S = 10.0, 60.0
+# A sleep ends: a program may try again after it.
+_SLEEPS_SURE_S = 600.0
 # As torch names it.
 _DEFAULT_GROUP = "0"
 # What takes as long as it takes is late after so many times the longest so far, and a minute more;
@@ -176,7 +178,9 @@ def _stands(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> 
         **_at(rank),
     }
     locked = rank.waits_in.startswith("futex") and not loads
-    certainty = _sure(since_s, _LOCKED_SURE_S if locked else _STANDS_SURE_S)
+    sleeps = rank.waits_in.startswith("hrtimer_nanosleep")
+    sure_s = _LOCKED_SURE_S if locked else _SLEEPS_SURE_S if sleeps else _STANDS_SURE_S
+    certainty = _sure(since_s, sure_s)
     if not recorded.steps:
         # Before its first step a program may fetch its data or its model for hours.
         certainty = "likely"
@@ -212,7 +216,9 @@ def _late(
     node: int, rank: RankVitals, longest: Wait, since_s: float, params: Mapping[str, object]
 ) -> Cause:
     # Nobody but the program knows whether it comes to an end, so it is never sure.
-    more = {"what": longest.what, "waiting": longest.rank, **_at(rank)}
+    idle = rank.state == "S" and params["doing"] != "computing"
+    waits_in = rank.waits_in if idle else ""
+    more = {"what": longest.what, "waiting": longest.rank, "waits_in": waits_in, **_at(rank)}
     return Cause("rank-late", (node,), since_s, "likely", rank=rank.rank, params={**more, **params})
 
 

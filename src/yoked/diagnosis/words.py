@@ -101,6 +101,9 @@ def _late(cause: Cause, hosts: Sequence[str]) -> Words:
             longest = f"{format_duration(usual_s)} so far at most"
         what = f"it has been {doing} for {since}, {longest}, at {_place(cause)}"
         fix = _LATE_FIX.get(doing, "look at that line").format(host=hosts[cause.nodes[0]])
+        if means := waits_for(str(cause.params["waits_in"])):
+            what += f", and waits {means} now"
+            fix = f"look at that line: {_STANDS_FIX[means]}"
     waiting = f"rank {cause.params['waiting']} waits for it"
     return Words(f"{what}; {waiting} in {one_line(str(cause.params['what']))}", (fix,))
 

@@ -93,7 +93,15 @@ JOB = fields(
                     "time_s": moment,
                     "shares": optional(_SHARES),
                     "busy": all_of(
-                        complete({"rank": count, "doing": line, "for_s": number, "at": text})
+                        complete(
+                            {
+                                "rank": count,
+                                "doing": line,
+                                "for_s": number,
+                                "at": text,
+                                "waits_in": line,
+                            }
+                        )
                     ),
                     "causes": all_of(
                         fields(

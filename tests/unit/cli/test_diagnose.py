@@ -8,7 +8,12 @@ import pytest
 from tests.schemas import conforms
 
 from yoked.cli.commands.diagnose import faults_of, payload, verdict
-from yoked.cli.commands.diagnose_shares import busy_lines, shares_lines, shares_payload
+from yoked.cli.commands.diagnose_shares import (
+    busy_lines,
+    shares_lines,
+    shares_payload,
+    starving_fix,
+)
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.diagnosis.stacks import RankStacks, Thread
 from yoked.launch.registry import Record
@@ -144,6 +149,39 @@ def test_a_rank_that_saves_while_the_others_wait_is_told_by_its_own_host() -> No
     assert found == [{**saves, "host": "beta", "for_s": 45.2}]
     assert list(busy_lines(found)) == [
         "rank 1 on beta has been saving for 45.2 s, at /w/train.py:7 in keep"
+    ]
+
+
+def test_a_rank_without_a_core_is_in_the_first_line_and_has_a_next_one() -> None:
+    ranks = [
+        {**each, "waits_for_core": 0.89 * each["rank"], "waits": 0.9} for each in SHARES["ranks"]
+    ]
+    shares = {**SHARES, "ranks": ranks, "gate": "rank", "gating": [1], "why": "", "fix": []}
+    of = record(told(0, diagnosis={"causes": [], "shares": shares}), told(1))
+    shown = payload(of, [])["shares"]
+
+    assert verdict(of, []).endswith("and slowly: rank 1 on beta has no core in much of the time")
+    assert "for 89% of the time it could compute, and has no core" in list(shares_lines(shown))[-1]
+    assert [line.partition("    ")[0] for line in starving_fix(shown)] == [
+        "top",
+        "cat /sys/fs/cgroup/cpu.stat",
+    ]
+
+
+def test_a_rank_that_saves_in_a_sleep_is_said_to_sleep() -> None:
+    saves = {
+        "rank": 0,
+        "doing": "saving",
+        "for_s": 138.0,
+        "at": "",
+        "waits_in": "hrtimer_nanosleep",
+    }
+    of = record(told(0, diagnosis={"causes": [], "busy": [saves]}), told(1))
+
+    assert verdict(of, []).startswith("run night goes on")
+    assert verdict(of, []).endswith(": rank 0 on alpha is saving")
+    assert list(busy_lines(of.busy)) == [
+        "rank 0 on alpha has been saving for 2 min 18 s; now it waits in a sleep"
     ]
 
 

@@ -360,18 +360,21 @@ def test_absent_records_are_no_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "waits_in", "certainty"),
+    ("steps", "waits_in", "for_s", "certainty"),
     [
-        pytest.param(12, "futex_wait_queue", "sure", id="a-lock"),
-        pytest.param(12, "do_sys_poll", "likely", id="data-of-a-connection"),
-        pytest.param(0, "futex_wait_queue", "likely", id="before-the-first-step"),
+        pytest.param(12, "futex_wait_queue", 15, "sure", id="a-lock"),
+        pytest.param(12, "do_sys_poll", 15, "likely", id="data-of-a-connection"),
+        pytest.param(12, "do_sys_poll", 75, "sure", id="data-that-have-not-come-for-long"),
+        pytest.param(12, "hrtimer_nanosleep", 75, "likely", id="a-sleep"),
+        pytest.param(12, "hrtimer_nanosleep", 615, "sure", id="a-long-sleep"),
+        pytest.param(0, "futex_wait_queue", 15, "likely", id="before-the-first-step"),
     ],
 )
 def test_only_a_lock_amid_steps_is_sure_within_seconds(
-    steps: int, waits_in: str, certainty: str
+    steps: int, waits_in: str, for_s: int, certainty: str
 ) -> None:
     told = Told().steps()
-    for look in range(30):
+    for look in range(int(for_s / PERIOD_S)):
         age_s = look * PERIOD_S
         stands = recorded(steps=steps, frames_age_s=age_s)
         told.look(

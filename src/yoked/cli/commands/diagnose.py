@@ -9,7 +9,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.agent.verdict import held_up_by, verdict_of
-from yoked.cli.commands.diagnose_shares import busy_lines, shares_lines, shares_payload
+from yoked.cli.commands.diagnose_shares import (
+    busy_lines,
+    shares_lines,
+    shares_payload,
+    starving,
+    starving_fix,
+)
 from yoked.cli.commands.diagnose_text import stacks_lines, stacks_payload
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
@@ -62,7 +68,8 @@ def command(
     faults = faults_of(record)
     shown = payload(record, faults)
     gets_on = shown["state"] in ("healthy", "slow")
-    fix = faults[0]["fix"] if faults else (shown["shares"] or {"fix": ()})["fix"]
+    own_fix = list((shown["shares"] or {"fix": ()})["fix"])
+    fix = faults[0]["fix"] if faults else own_fix or starving_fix(shown["shares"])
     output.result(
         shown | ({} if found is None else {"stacks": stacks_payload(found)}),
         verdict=verdict(record, faults),
@@ -176,6 +183,13 @@ def verdict(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
         return f"run {record.name} goes on, and no step has ended for {format_duration(longest_s)}"
     step = record.progress
     done = f", {step['step']:,} steps are done" if step else ""
+    if record.busy:
+        first = record.busy[0]
+        said = f"rank {first['rank']} on {first['host'] or '?'} is {first['doing']}"
+        return f"run {record.name} goes on{done}: {said}"
+    if starved := starving(shares_payload(record)):
+        said = f"rank {starved[0]['rank']} on {starved[0]['host'] or '?'} has no core"
+        return f"run {record.name} goes on{done}, and slowly: {said} in much of the time"
     return f"run {record.name} goes on{done}: nothing holds it up"
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from yoked.diagnosis.words import waits_for
 from yoked.launch.registry import Record
 from yoked.table import table
 from yoked.units import format_duration, listed
+
+# Of the time, without a core.
+_STARVES = 0.3
 
 
 def shares_payload(record: Record) -> dict[str, Any] | None:
@@ -34,7 +38,30 @@ def busy_lines(busy: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in busy:
         at = f", at {each['at']}" if each["at"] else ""
         where = f"rank {each['rank']} on {each['host'] or '?'}"
-        yield f"{where} has been {each['doing']} for {format_duration(each['for_s'])}{at}"
+        means = waits_for(each.get("waits_in", ""))
+        now = f"; now it waits {means}" if means else ""
+        yield f"{where} has been {each['doing']} for {format_duration(each['for_s'])}{at}{now}"
+
+
+def starving(shown: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Ranks that gate the run and have no core in much of the time."""
+    if shown is None or shown["gate"] != "rank":
+        return []
+    gating = [each for each in shown["ranks"] if each["rank"] in shown["gating"]]
+    return [each for each in gating if each["waits_for_core"] >= _STARVES]
+
+
+def starving_fix(shown: Mapping[str, Any] | None) -> list[str]:
+    """Where the hosts found no reason themselves."""
+    hosts = dict.fromkeys(each["host"] or "that host" for each in starving(shown))
+    return [
+        line
+        for host in hosts
+        for line in (
+            f"top    on {host}, and on the machine beneath it: what else runs there?",
+            f"cat /sys/fs/cgroup/cpu.stat    on {host}: nr_throttled grows where a limit stops it",
+        )
+    ]
 
 
 def shares_lines(shown: Mapping[str, Any] | None) -> Iterator[str]:
@@ -76,6 +103,10 @@ def _gate(shown: Mapping[str, Any]) -> str:
         )
         gates, are = ("gate", "they are") if several else ("gates", "it is")
         why = f": {shown['why']}" if shown["why"] else ""
+        if starved := starving(shown):
+            share = _percent(max(each["waits_for_core"] for each in starved))
+            could = "they could compute, and have" if several else "it could compute, and has"
+            return f"{who} {gates} the run{since}: for {share} of the time {could} no core{why}"
         return f"{who} {gates} the run{since}: {are} busy for {longer} while all others wait{why}"
     if shown["gate"] == "data":
         waits = "load" if several else "loads"
