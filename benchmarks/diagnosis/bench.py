@@ -132,7 +132,7 @@ def row_of(
     one: FaultClass, program: Program, num_hosts: int, found: Sequence[dict[str, Any]]
 ) -> str:
     seconds = sorted(each["verdict_s"] for each in found if each["verdict_s"] is not None)
-    sure = [each["sure_s"] for each in found if each["sure_s"] is not None]
+    sure = [each["sure_s"] for each in found if each.get("sure_s") is not None]
     freed = [each["freed_s"] for each in found if each["freed_s"] is not None]
     others = sorted({each["code"] or "nothing" for each in found if not each["right_code"]})
     cells = [
