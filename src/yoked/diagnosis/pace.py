@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from yoked.diagnosis.activity import activity_of
 from yoked.diagnosis.history import LinkPace, Pace, RankHistory, RankPace, RunHistory, Step
-from yoked.diagnosis.vitals import Machine, Vitals
+from yoked.diagnosis.vitals import LinkVitals, Vitals
 
 # The newest steps: those of so many seconds, and at least so many.
 _NOW_S, _NOW_STEPS = 2.0, 5
@@ -23,9 +23,8 @@ _LEARN_S, _LEARN_STEPS, _FIRST_STEPS = 20.0, 6, 2
 _LINK_S, _LINK_STEPS = 3.0, 4.0
 # A step takes so many times the usual one before anybody is told.
 SLOWER = 1.3
-# The steps themselves are longer where each rank computes more of them by so much, and none by more
-# than twice what another does.
-_MORE, _OTHERS_TOO = 0.15, 0.5
+# The steps themselves are longer where each rank computes so much of what they take longer.
+_MORE = 0.5
 # So many quick steps in a row: it was not slow before them.
 _QUICK = 3
 # One that took so many times as long as slow ones do had an evaluation or a save in it.
@@ -90,15 +89,19 @@ def _slow_since_s(rank: RankHistory, limit_s: float) -> float | None:
 
 
 def all_do_more(usual: Pace, now: Pace) -> bool:
-    """Whether each rank computes longer in a step than it did: longer texts, or more layers. What
-    slows a processor down does so on its own host.
+    """Whether steps are longer as each rank computes more in them: longer texts, or more layers.
+    What slows a processor down does so on its own host, and what slows a link leaves the ranks'
+    own work as it is.
     """
-    more = [
-        pace.cpu_s / usual.ranks[rank].cpu_s - 1
+    if usual.step_s is None or now.step_s is None or len(now.ranks) < 2:
+        return False
+    more_s = [
+        (pace.cpu_s - usual.ranks[rank].cpu_s) / max(1.0, usual.ranks[rank].cpu_s / usual.step_s)
         for rank, pace in now.ranks.items()
-        if rank in usual.ranks and usual.ranks[rank].cpu_s > 0
+        if rank in usual.ranks
     ]
-    return len(more) > 1 and min(more) >= max(_MORE, _OTHERS_TOO * max(more))
+    longer_s = now.step_s - usual.step_s
+    return longer_s > 0 and min(more_s, default=0.0) >= _MORE * longer_s
 
 
 # ---- a stretch
@@ -180,22 +183,25 @@ def _link_paces(
     node: int, looks: Sequence[tuple[float, Vitals]]
 ) -> Iterator[tuple[tuple[int, int], LinkPace]]:
     """Of a host's links in these looks."""
-    if len(looks) < 3:
-        return
-    (first_s, first), (last_s, last) = looks[0], looks[-1]
-    before = {link.node: link for link in first.links}
-    for link in last.links:
-        then = before.get(link.node)
-        if then is None or then.connections != link.connections:
+    last_s, last = looks[-1] if looks else (0.0, None)
+    for link in last.links if last is not None else ():
+        # A program connects its ranks as it needs it; before that there is nothing to compare.
+        seen = list[tuple[float, LinkVitals]]()
+        for at_s, look in reversed(looks):
+            then = next((each for each in look.links if each.node == link.node), None)
+            if then is None or then.connections != link.connections:
+                break
+            seen.append((at_s, then))
+        if len(seen) < 3:
             continue
-        sent = max(1, link.segments - then.segments)
-        seen = [each for _, look in looks for each in look.links if each.node == link.node]
+        first_s, first = seen[-1]
+        sent = max(1, link.segments - first.segments)
         yield (
             (node, link.node),
             LinkPace(
-                (link.sent_bytes - then.sent_bytes) / (last_s - first_s),
-                (link.retransmitted - then.retransmitted) / sent,
-                sum(each.unsent_bytes > 0 for each in seen) / len(seen),
-                statistics.median_high(each.rtt_s for each in seen),
+                (link.sent_bytes - first.sent_bytes) / (last_s - first_s),
+                (link.retransmitted - first.retransmitted) / sent,
+                sum(each.unsent_bytes > 0 for _, each in seen) / len(seen),
+                statistics.median_high(each.rtt_s for _, each in seen),
             ),
         )
