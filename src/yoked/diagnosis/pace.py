@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from yoked.diagnosis.activity import activity_of
 from yoked.diagnosis.history import LinkPace, Pace, RankHistory, RankPace, RunHistory, Step
-from yoked.diagnosis.vitals import LinkVitals, Vitals
+from yoked.diagnosis.vitals import LinkVitals, Machine, Vitals
 
 # The newest steps: those of so many seconds, and at least so many.
 _NOW_S, _NOW_STEPS = 2.0, 5

@@ -36,6 +36,7 @@ class Run:
         self.hosts = [Host(), Host()]
         self.steps = 0.0
         self.steps_per_s = 2.0
+        self.connections = 2
         self.sums = [[0.0, 0.0, 0.0, 0.0] for _ in self.hosts]
         # Of each step: its seconds, and each host's of a core.
         self.taken: list[tuple[float, list[float]]] = []
@@ -85,6 +86,7 @@ class Run:
                     links=(
                         link(
                             1 - node,
+                            connections=self.connections,
                             sent_bytes=int(sums[2]),
                             segments=int(sums[2] / 1500),
                             retransmitted=int(sums[3]),
@@ -98,9 +100,11 @@ class Run:
         self.told.look(*seen)
         return causes(self.told.history)
 
-    def steps_until_told(self, change: Callable[[Run], None]) -> tuple[Cause, float]:
+    def steps_until_told(
+        self, change: Callable[[Run], None], after: int = 60
+    ) -> tuple[Cause, float]:
         """The first cause after the change, and how many steps were taken meanwhile."""
-        for _ in range(60):
+        for _ in range(after):
             assert self.look() == []
         change(self)
         self.changed_s = self.told.now_s
@@ -258,6 +262,38 @@ def test_a_link_with_a_queue_before_it_is_slow() -> None:
 
     assert (cause.code, cause.link) == ("link-slow", (0, 1))
     assert steps <= 10
+
+
+def test_some_more_cpu_time_of_all_ranks_is_no_reason_for_much_longer_steps() -> None:
+    run = Run()
+    for _ in range(60):
+        run.look()
+    slower(run, times=2.5)
+    for host in run.hosts:
+        # 0.4 s of a step before, and 0.5 s now; what the link does is seen later.
+        host.cpu = 0.4
+    for _ in range(20):
+        run.look()
+    for host in run.hosts:
+        host.rtt_s, host.unsent = 2e-2, 10**6
+
+    found = next(found for _ in range(20) if (found := run.look()))
+
+    assert found[0].code == "link-slow"
+
+
+def test_a_link_that_was_connected_after_the_first_looks_is_compared() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[1].lost, run.hosts[1].unsent = 0.02, 10**5
+
+    run = Run()
+    run.connections = 1
+    for _ in range(4):
+        run.look()
+    run.connections = 2
+
+    assert run.steps_until_told(change, after=20)[0].code == "packets-lost"
 
 
 def test_a_busy_host_that_answers_late_is_no_slow_link() -> None:
