@@ -9,6 +9,8 @@ import pytest
 from tests.unit.diagnosis.made_up import PERIOD_S, Told, link, rank, recorded
 
 from yoked.diagnosis.cause import Cause
+from yoked.diagnosis.history import Pace, RankPace
+from yoked.diagnosis.pace import all_do_more
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.slow import held_back
 from yoked.diagnosis.vitals import Machine, Vitals
@@ -264,22 +266,14 @@ def test_a_link_with_a_queue_before_it_is_slow() -> None:
     assert steps <= 10
 
 
-def test_some_more_cpu_time_of_all_ranks_is_no_reason_for_much_longer_steps() -> None:
-    run = Run()
-    for _ in range(60):
-        run.look()
-    slower(run, times=2.5)
-    for host in run.hosts:
-        # 0.4 s of a step before, and 0.5 s now; what the link does is seen later.
-        host.cpu = 0.4
-    for _ in range(20):
-        run.look()
-    for host in run.hosts:
-        host.rtt_s, host.unsent = 2e-2, 10**6
+@pytest.mark.parametrize(("step_s", "cpu_s", "more"), [(1.0, 0.5, False), (0.6, 0.55, True)])
+def test_ranks_do_more_only_where_that_explains_the_longer_step(
+    step_s: float, cpu_s: float, more: bool
+) -> None:
+    def pace(step_s: float, cpu_s: float) -> Pace:
+        return Pace(step_s, step_s, {rank: RankPace(cpu_s, 0.0, 0.0) for rank in (0, 1)}, {}, {})
 
-    found = next(found for _ in range(20) if (found := run.look()))
-
-    assert found[0].code == "link-slow"
+    assert all_do_more(pace(0.4, 0.4), pace(step_s, cpu_s)) is more
 
 
 def test_a_link_that_was_connected_after_the_first_looks_is_compared() -> None:
