@@ -20,28 +20,26 @@ class Words(NamedTuple):
     fix: tuple[str, ...]
 
 
-# What a kernel's function means for the rank that waits in it; by the start of its name.
-_WAITS_IN: Mapping[str, str] = {
-    "futex": "for a lock that no thread gives back",
-    "hrtimer_nanosleep": "in a sleep",
-    "pipe_": "for another process, at a pipe",
-    "do_wait": "for another process to end",
-    "unix_": "for another process, at a socket",
-    "inet_csk_accept": "for somebody to connect",
-    "sk_wait_data": "for data of a connection",
-    "wait_woken": "for data of a connection",
-    "do_sys_poll": "for data of a connection",
-    "ep_poll": "for data of a connection",
-}
-
-
-_STANDS_FIX: Mapping[str, str] = {
-    "for a lock that no thread gives back": "who has that lock, and waits for something itself?",
-    "in a sleep": "what does it sleep and look for, again and again?",
-    "for another process, at a pipe": "what does the other process wait for?",
-    "for another process to end": "what does that process wait for?",
-    "for another process, at a socket": "what does the other process wait for?",
-    "for data of a connection": "why does the other end not answer? Give the call a timeout",
+# What a kernel's function means for the rank that waits in it, and what to look for at its line; by
+# the start of its name.
+_NOTHING_COMES = "what it waits for does not come"
+_OTHER_PROCESS = "what does the other process wait for?"
+_NO_ANSWER = "why does the other end not answer? Give the call a timeout"
+_OF_CONNECTION = ("for data of a connection", _NO_ANSWER)
+_WAITS_IN: Mapping[str, tuple[str, str]] = {
+    "futex": (
+        "for a lock that no thread gives back",
+        "who has that lock, and waits for something itself?",
+    ),
+    "hrtimer_nanosleep": ("in a sleep", "what does it sleep and look for, again and again?"),
+    "pipe_": ("for another process, at a pipe", _OTHER_PROCESS),
+    "do_wait": ("for another process to end", "what does that process wait for?"),
+    "unix_": ("for another process, at a socket", _OTHER_PROCESS),
+    "inet_csk_accept": ("for somebody to connect", _NOTHING_COMES),
+    "sk_wait_data": _OF_CONNECTION,
+    "wait_woken": _OF_CONNECTION,
+    "do_sys_poll": _OF_CONNECTION,
+    "ep_poll": _OF_CONNECTION,
 }
 _LATE_FIX: Mapping[str, str] = {
     "saving": "see whether the disk or the network mount on {host} is slow, or full",
@@ -53,7 +51,13 @@ _LATE_FIX: Mapping[str, str] = {
 
 def waits_for(waits_in: str) -> str:
     """For what a process waits in a function of the kernel; empty: that says nothing."""
-    return next((said for start, said in _WAITS_IN.items() if waits_in.startswith(start)), "")
+    return _waits(waits_in)[0]
+
+
+def _waits(waits_in: object) -> tuple[str, str]:
+    """The same, with what to look for at the line of the program."""
+    found = (means for start, means in _WAITS_IN.items() if str(waits_in).startswith(start))
+    return next(found, ("", _NOTHING_COMES))
 
 
 def words_of(cause: Cause, hosts: Sequence[str]) -> Words:
@@ -69,7 +73,7 @@ def _stopped(cause: Cause, hosts: Sequence[str]) -> Words:
 
 def _stands(cause: Cause, hosts: Sequence[str]) -> Words:
     del hosts
-    means = waits_for(str(cause.params.get("waits_in", "")))
+    means, look_for = _waits(cause.params["waits_in"])
     waiting = (
         f"{f', waiting {means}' if means else ''}; rank {cause.params['waiting']} waits for it"
     )
@@ -84,7 +88,7 @@ def _stands(cause: Cause, hosts: Sequence[str]) -> Words:
         fix = "look at what gives the rows: a process of the loader, its disk or its server"
     else:
         what = f"it stands at {place} for {since} and uses no CPU{waiting}"
-        fix = f"look at that line: {_STANDS_FIX.get(means, 'what it waits for does not come')}"
+        fix = f"look at that line: {look_for}"
     return Words(what, (fix,))
 
 
@@ -101,9 +105,10 @@ def _late(cause: Cause, hosts: Sequence[str]) -> Words:
             longest = f"{format_duration(usual_s)} so far at most"
         what = f"it has been {doing} for {since}, {longest}, at {_place(cause)}"
         fix = _LATE_FIX.get(doing, "look at that line").format(host=hosts[cause.nodes[0]])
-        if means := waits_for(str(cause.params["waits_in"])):
+        means, look_for = _waits(cause.params["waits_in"])
+        if means:
             what += f", and waits {means} now"
-            fix = f"look at that line: {_STANDS_FIX[means]}"
+            fix = f"look at that line: {look_for}"
     waiting = f"rank {cause.params['waiting']} waits for it"
     return Words(f"{what}; {waiting} in {one_line(str(cause.params['what']))}", (fix,))
 

@@ -223,6 +223,17 @@ def test_what_takes_much_longer_than_ever_is_late(before_s: int, late_s: int) ->
     assert told.now_s - began_s == pytest.approx(late_s, abs=3.0)
 
 
+@pytest.mark.parametrize("waits_in", ["inet_csk_accept", "hrtimer_nanosleep", "futex_wait", ""])
+def test_wherever_a_late_rank_waits_there_is_a_sentence_of_it(waits_in: str) -> None:
+    saves = rank(1, cpu_s=3.6, waits_in=waits_in, recorded=recorded(steps=20, phase="saving"))
+    told = Told().steps()
+    while not (found := causes(told.history)):
+        told.look(waits(0, 60.0, cpu_s=3.6), alive(saves))
+
+    assert found[0].code == "rank-late"
+    assert words_of(found[0], ("alpha", "beta")).fix
+
+
 @pytest.mark.parametrize("seen_in", ["the program", "a backward pass"])
 def test_a_rank_whose_python_does_not_run_is_told_as_in_native_code(seen_in: str) -> None:
     told = Told().steps()
