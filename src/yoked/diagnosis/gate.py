@@ -28,7 +28,8 @@ _LOADING = 0.3
 _SPAN_S, _SPAN_STEPS, _SEEN = 20.0, 4.0, 0.6
 _MOMENT_S = 2.0
 _LONG_S, _LONG_STEPS = 3.0, 20.0
-# Of a core: what the main thread has less than, while others have more, is computed by those.
+# Other threads compute where the main one has less of a core than the first figure, and they have
+# more than the second.
 _IDLE, _OTHERS_COMPUTE = 0.02, 0.5
 
 
@@ -88,18 +89,20 @@ def busy_ranks(history: RunHistory) -> Iterator[Busy]:
             continue
         frame = own_frame(vitals.recorded.frames)
         at = "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
-        for_s = history.now_s - seen.since_s
         if seen.doing in PATIENT:
+            for_s = history.now_s - seen.since_s
             if for_s >= _MOMENT_S:
                 waits_in = vitals.waits_in if vitals.state == "S" else ""
                 yield Busy(vitals.rank, seen.doing, for_s, at, waits_in)
-        elif seen.taken and history.now_s - seen.taken[-1].ended_s >= long_s:
-            since_s = history.now_s - seen.taken[-1].ended_s
-            if wait_of(vitals) is not None:
-                yield Busy(vitals.rank, "waiting for others", since_s, at)
-            else:
-                loads = seen.doing == "loading data"
-                yield Busy(vitals.rank, "loading data" if loads else "at work", since_s, at)
+            continue
+        for_s = history.now_s - seen.taken[-1].ended_s if seen.taken else 0.0
+        if for_s < long_s:
+            continue
+        if wait_of(vitals) is not None:
+            yield Busy(vitals.rank, "waiting for others", for_s, at)
+        else:
+            loads = seen.doing == "loading data"
+            yield Busy(vitals.rank, "loading data" if loads else "at work", for_s, at)
 
 
 def shares_of(history: RunHistory) -> Shares | None:
@@ -107,7 +110,7 @@ def shares_of(history: RunHistory) -> Shares | None:
     span_s = max(_SPAN_S, _SPAN_STEPS * (history.step_s or 0.0))
     found = dict[int, RankShare]()
     for host in history.hosts:
-        looks = [(at_s, one) for at_s, one in host.looks if history.now_s - at_s <= span_s]
+        looks = host.since(history.now_s, span_s)
         if len(looks) < 3 or looks[-1][0] - looks[0][0] < _SEEN * span_s:
             return None
         for rank in host.place.ranks:

@@ -51,6 +51,10 @@ class HostHistory:
         """When the newest came."""
         return self.looks[-1][0] if self.looks else None
 
+    def since(self, now_s: float, span_s: float) -> list[tuple[float, Vitals]]:
+        """The looks of the last seconds, and when each came."""
+        return [look for look in self.looks if now_s - look[0] <= span_s]
+
     def before(self, now_s: float, age_s: float) -> tuple[float, Vitals] | None:
         """The newest look of at least that age, and when it came; the oldest where none is."""
         for look in reversed(self.looks):
@@ -179,6 +183,10 @@ class Pace:
     ranks: Mapping[int, RankPace]
     links: Mapping[tuple[int, int], LinkPace]
     machines: Mapping[int, Machine]
+
+    def cores(self, rank: int) -> float:
+        """That a rank used; 0: not known."""
+        return self.ranks[rank].cpu_s / self.step_s if self.step_s else 0.0
 
 
 class RunHistory:

@@ -16,7 +16,8 @@ from yoked.units import format_bytes, format_duration, plural
 
 # Every look of the last minute, at two a second; of before so many as show how it went.
 _FINE, _COARSE = 120, 64
-# An optimizer makes its state in the first step: what a rank needs is there after the second.
+# After its second step a rank has all the memory that it needs: an optimizer makes its state in the
+# first.
 _STEPS_NEEDED = 2
 # Allocators keep pages and give them back: less is no growth.
 _GROWTH = 1.25

@@ -31,10 +31,9 @@ _QUICK = 3
 _MUCH = 4.0
 
 
-def learn(history: RunHistory) -> None:
+def learn(history: RunHistory, now: Pace) -> None:
     """Take the steps before the newest ones for usual, unless those are slower by much."""
-    usual = history.usual
-    if usual is not None and times_slower(usual, pace_now(history)) is not None:
+    if times_slower(history.usual, now) is not None:
         return
     until_s = _known_until_s(history)
     before = [_before_now(rank, until_s) for rank in history.ranks.values()]
@@ -42,9 +41,8 @@ def learn(history: RunHistory) -> None:
         history.usual = _pace(history, before, _LEARN_S)
 
 
-def learn_longer(history: RunHistory) -> None:
+def learn_longer(history: RunHistory, now: Pace) -> None:
     """Take longer steps for usual, where the program itself does more in them."""
-    now = pace_now(history)
     if history.usual is not None and all_do_more(history.usual, now):
         history.usual = now
 
@@ -96,7 +94,7 @@ def all_do_more(usual: Pace, now: Pace) -> bool:
     if usual.step_s is None or now.step_s is None or len(now.ranks) < 2:
         return False
     more_s = [
-        (pace.cpu_s - usual.ranks[rank].cpu_s) / max(1.0, usual.ranks[rank].cpu_s / usual.step_s)
+        (pace.cpu_s - usual.ranks[rank].cpu_s) / max(1.0, usual.cores(rank))
         for rank, pace in now.ranks.items()
         if rank in usual.ranks
     ]
@@ -148,7 +146,7 @@ def _pace(history: RunHistory, by_rank: Sequence[Sequence[Step]], span_s: float)
                 _loading(history, rank, span_s),
             )
     for node, host in enumerate(history.hosts):
-        looks = [(at_s, one) for at_s, one in host.looks if history.now_s - at_s <= span_s]
+        looks = host.since(history.now_s, span_s)
         links.update(_link_paces(node, looks))
         for _, look in looks:
             # The first: what slows a run down begins before it shows in the steps.
@@ -171,8 +169,7 @@ def _loading(history: RunHistory, rank: int, span_s: float) -> float:
     host = history.hosts[history.node_of(rank)]
     doing = [
         activity_of(each)
-        for at_s, look in host.looks
-        if history.now_s - at_s <= span_s
+        for _, look in host.since(history.now_s, span_s)
         for each in look.ranks
         if each.rank == rank
     ]

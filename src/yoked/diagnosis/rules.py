@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from yoked.diagnosis.activity import PATIENT, activity_of, own_frame
 from yoked.diagnosis.calls import Calls, mismatch_of
 from yoked.diagnosis.cause import Cause, Certainty
-from yoked.diagnosis.history import RunHistory
-from yoked.diagnosis.pace import learn, learn_longer
+from yoked.diagnosis.history import Pace, RunHistory
+from yoked.diagnosis.pace import learn, learn_longer, pace_now
 from yoked.diagnosis.slow import slow_downs, slow_links
 from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
 from yoked.diagnosis.waits import NATIVE_S, Wait, behind, roots, wait_of, waits_of
@@ -45,12 +45,13 @@ def causes(history: RunHistory) -> list[Cause]:
     if by_kernel:
         return sorted(by_kernel, key=lambda cause: -cause.since_s)
     waits = waits_of(history)
-    learn(history)
+    now = pace_now(history)
+    learn(history, now)
     if waits:
-        return _held_up(history, waits)
-    slow = list(slow_downs(history))
+        return _held_up(history, waits, now)
+    slow = list(slow_downs(history, now))
     if not slow:
-        learn_longer(history)
+        learn_longer(history, now)
     return slow
 
 
@@ -110,7 +111,7 @@ def _unheard(history: RunHistory) -> Iterator[Cause]:
 # ---- what holds up the ranks that wait
 
 
-def _held_up(history: RunHistory, waits: Mapping[int, Wait]) -> list[Cause]:
+def _held_up(history: RunHistory, waits: Mapping[int, Wait], pace: Pace) -> list[Cause]:
     ranks = frozenset(history.ranks)
     now = {rank.rank: (node, rank) for node, rank in history.alive()}
     longest = max(waits.values(), key=lambda wait: wait.age_s)
@@ -139,7 +140,7 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait]) -> list[Cause]:
     mismatch = _mismatch(history, waits) or _in_other_groups(history, waits)
     if mismatch is not None:
         return [mismatch]
-    links = [*_standing_links(history, longest)] or [*slow_links(history)]
+    links = [*_standing_links(history, longest)] or [*slow_links(history, pace)]
     if links:
         return links
     nodes = tuple(dict.fromkeys(history.node_of(rank) for rank in sorted(behind(waits) or waits)))

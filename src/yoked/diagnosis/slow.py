@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
-from yoked.diagnosis.pace import all_do_more, pace_now, slow_for_s, times_slower
+from yoked.diagnosis.pace import all_do_more, slow_for_s, times_slower
 from yoked.diagnosis.vitals import Machine
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
@@ -31,9 +31,9 @@ _LOWER_CLOCK, _LOW_CLOCK = 0.85, 0.6
 _SWAPS = 1e6
 
 
-def slow_downs(history: RunHistory) -> Iterator[Cause]:
+def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
     """Why steps take longer than usual; nothing where they do not, or nothing explains it."""
-    usual, now = history.usual, pace_now(history)
+    usual = history.usual
     times = times_slower(usual, now)
     if usual is None or usual.step_s is None or times is None:
         history.slow_since_s = None
@@ -42,7 +42,7 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
     longer_s = (times - 1) * usual.step_s
     grew = {
         # Of several threads each does a part of it.
-        rank: (pace.own_s - usual.ranks[rank].own_s) / max(1.0, _cores(usual, rank))
+        rank: (pace.own_s - usual.ranks[rank].own_s) / max(1.0, usual.cores(rank))
         for rank, pace in now.ranks.items()
         if rank in usual.ranks
     }
@@ -69,10 +69,10 @@ def slow_downs(history: RunHistory) -> Iterator[Cause]:
         yield from links
 
 
-def slow_links(history: RunHistory) -> Iterator[Cause]:
+def slow_links(history: RunHistory, now: Pace) -> Iterator[Cause]:
     """Links that carry less than usual, though there is something to carry."""
     if history.usual is not None:
-        yield from _slow_links(history, history.usual, pace_now(history), None)
+        yield from _slow_links(history, history.usual, now, None)
 
 
 def _slow_links(
@@ -119,8 +119,8 @@ def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: fl
         "delayed": delayed,
         "cpu_s": became.cpu_s,
         "usual_cpu_s": was.cpu_s,
-        "cores": _cores(now, rank),
-        "usual_cores": _cores(usual, rank),
+        "cores": now.cores(rank),
+        "usual_cores": usual.cores(rank),
     }
     node = history.node_of(rank)
     last = history.hosts[node].last
@@ -154,7 +154,3 @@ def held_back(usual: Machine | None, now: Machine, *, delayed: bool) -> dict[str
     if (now.swapped_bytes_per_s or 0.0) >= _SWAPS + 2 * (was.swapped_bytes_per_s or 0.0):
         found["swapped_bytes_per_s"] = now.swapped_bytes_per_s
     return found
-
-
-def _cores(pace: Pace, rank: int) -> float:
-    return pace.ranks[rank].cpu_s / pace.step_s if pace.step_s else 0.0

@@ -155,17 +155,15 @@ class Record:
     def busy(self) -> list[dict[str, Any]]:
         """Ranks at something else than training, as their own hosts find (diagnosis.gate.Busy)."""
         found = []
-        for told in self._by_node() if self.active else ():
+        for host, told in self.hosts.items() if self.active else ():
             diagnosis: Mapping[str, Any] = told.get("diagnosis") or {}
             now_s, at_s = told.get("now_s"), diagnosis.get("time_s")
             since_s = 0.0 if now_s is None or at_s is None else max(0.0, now_s - at_s)
-            first = sum(int(node["ranks"]) for node in self.nodes[: told["node_rank"]])
-            own = range(first, first + int(self.nodes[told["node_rank"]]["ranks"]))
             for each in diagnosis.get("busy") or ():
-                if each["rank"] in own:
+                if self.host_of(each["rank"]) == host:
                     for_s = round(each["for_s"] + since_s, 1)
-                    found.append({**each, "host": self.host_of(each["rank"]), "for_s": for_s})
-        return found
+                    found.append({**each, "host": host, "for_s": for_s})
+        return sorted(found, key=lambda each: each["rank"])
 
     @property
     def progress(self) -> Mapping[str, Any] | None:

@@ -34,7 +34,7 @@ def shares_payload(record: Record) -> dict[str, Any] | None:
 
 
 def busy_lines(busy: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What ranks are about that do not train. busy: as Record.busy has them."""
+    """A line for each rank that does something else than train. busy: as Record.busy has them."""
     for each in busy:
         at = f", at {each['at']}" if each["at"] else ""
         where = f"rank {each['rank']} on {each['host'] or '?'}"
