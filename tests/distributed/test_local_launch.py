@@ -283,4 +283,5 @@ def test_a_failed_rank_is_started_again_where_restarts_are_left(
 
     assert started.returncode == 0, stderr
     assert json.loads(stdout)["state"] == "finished"
-    assert "attempt 2" in stderr
+    (restart,) = [line for line in stderr.splitlines() if "attempt 2" in line]
+    assert "run r failed: rank 1 on " in restart

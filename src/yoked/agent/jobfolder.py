@@ -14,6 +14,7 @@
   diagnosis.json    why the run stands, as the host program can tell while it goes on
   stage.json        the host program's: which launchers and ranks a launch waits for
   failed.json       a controller's word that another host is over, for one that waits for it
+  earlier.json      the host program's: attempts that failed and were followed by another one
   outcome.json      the host program's last act: how the run went, as all hosts agreed
   end.json          the supervisor's: exit status or signal; nothing of the job runs any more
   room-for-end.json becomes end.json on a disk that is full by then

@@ -59,6 +59,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         # By the same clock as the two before: only here can one tell how long ago they were.
         "now_s": time.time(),
         "attempt": last_attempt(job),
+        "earlier": job.read("earlier.json").get("attempts") or [],
         "heartbeat": job.read("heartbeat.json") or None,
         "supervisor": record.get("pid") if job.supervised else None,
         "host_program": record.get("host_program"),

@@ -26,6 +26,8 @@ END_WITHIN_S = 60.0
 _POLL_S = 0.2
 # One that is asked while the network is away must not keep us from noticing that it is back.
 _STATUS_S = 2.0
+# Of attempts that failed, the last so many.
+_EARLIER_SHOWN = 3
 # No terminal is wider.
 _LIVE_BYTES = 10_000
 # As 130 is for a command that a person interrupted: the job goes on, unseen.
@@ -98,19 +100,24 @@ class JobEnd:
 
     @property
     def evidence(self) -> list[str]:
-        """The first cause and that rank's last lines, where it failed; and strangers' attempts."""
+        """The first cause and that rank's last lines, where it failed; why it was started again;
+        and strangers' attempts.
+        """
         if self.detached:
             return []
         failure = self.record.failure
-        refused = [self.record.refused] if self.record.refused else []
-        if failure is None:
-            return refused
-        lines = [*refused, headline(failure)]
-        if failure.get("at"):
-            lines.append(f"at {failure['at']}")
-        if failure.get("last_lines"):
-            lines += ["its last lines:", *(f"  {line}" for line in failure["last_lines"])]
-        return lines
+        lines = [self.record.refused] if self.record.refused else []
+        if failure is not None:
+            lines.append(headline(failure))
+            if failure.get("at"):
+                lines.append(f"at {failure['at']}")
+            if failure.get("last_lines"):
+                lines += ["its last lines:", *(f"  {line}" for line in failure["last_lines"])]
+        earlier = [
+            f"attempt {attempt + 1} failed: {headline(cause)}"
+            for attempt, cause in self.record.earlier.items()
+        ]
+        return lines + earlier[-_EARLIER_SHOWN:]
 
     def next_commands(self, fleet_flag: str) -> list[str]:
         """What to do now. fleet_flag: what a command line about the run's hosts ends with."""
@@ -325,7 +332,16 @@ class _Viewer:
         attempt = int(part.content["attempt"])
         if attempt > self._attempt:
             self._attempt = attempt
-            self._output.note(f"run {self.record.name} starts again: attempt {attempt + 1}")
+            # Hosts that are cut off tell the cause at the end.
+            with contextlib.suppress(YokedError):
+                self.record = self._look()
+            cause, name = self.record.earlier.get(attempt - 1), self.record.name
+            again = f"starts again: attempt {attempt + 1}"
+            self._output.note(
+                f"run {name} {again}"
+                if cause is None
+                else f"run {name} failed: {headline(cause)}; it {again}"
+            )
         # Of a training a step is waited for.
         self.launch.over = self.launch.over or not self.record.trains
         text = part.data.decode(errors="replace")

@@ -104,6 +104,23 @@ class Record:
         return max(int(told["attempt"]) for told in self.hosts.values())
 
     @property
+    def earlier(self) -> dict[int, Mapping[str, Any]]:
+        """What ended attempts that were followed by another one, by attempt; the first is 0."""
+        found: dict[int, Mapping[str, Any]] = {}
+        for told in self._by_node():
+            for each in told.get("earlier") or ():
+                found.setdefault(int(each["attempt"]), each["failure"])
+        return dict(sorted(found.items()))
+
+    @property
+    def restarted_line(self) -> str | None:
+        """Why a run that goes on was started again, in a line; None: it was not."""
+        if not self.active or not self.earlier:
+            return None
+        attempt, cause = list(self.earlier.items())[-1]
+        return f"attempt {attempt + 1} failed: {headline(cause)}"
+
+    @property
     def failure(self) -> Mapping[str, Any] | None:
         """The first cause, if it failed: node 0's word before the others'."""
         told = [told["failure"] for told in self._by_node() if told["failure"]]

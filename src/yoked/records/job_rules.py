@@ -45,6 +45,21 @@ _SHARES = complete(
         "fix": each(text),
     }
 )
+_FAILURE = fields(
+    {
+        "host": text,
+        "what": text,
+        "rank": optional(count),
+        "cause": optional(line),
+        "hosts": each(text),
+        "at": optional(text),
+        "fix": each(text),
+        "last_lines": each(text),
+    },
+    needed=("host", "what"),
+    strict=("host", "what"),
+    more=True,
+)
 STATE = one_of("prepared", "running", "finished", "failed", "stopped", "interrupted", "lost")
 JOB = fields(
     {
@@ -66,23 +81,10 @@ JOB = fields(
         "ended_s": optional(moment),
         "now_s": moment,  # by the same clock as the two before
         "attempt": count,
-        "failure": optional(
-            fields(
-                {
-                    "host": text,
-                    "what": text,
-                    "rank": optional(count),
-                    "cause": optional(line),
-                    "hosts": each(text),
-                    "at": optional(text),
-                    "fix": each(text),
-                    "last_lines": each(text),
-                },
-                needed=("host", "what"),
-                strict=("host", "what"),
-                more=True,
-            )
+        "earlier": each(
+            fields({"attempt": count, "failure": _FAILURE}, needed=("attempt", "failure"))
         ),
+        "failure": optional(_FAILURE),
         "progress": optional(
             complete({"step": optional(count), "loss": optional(number)}, more=True)
         ),

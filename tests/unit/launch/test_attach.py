@@ -105,6 +105,28 @@ def test_output_is_shown_to_the_end_and_the_end_is_told(agent: AgentClient, root
     assert (end.state, end.exit_code, end.evidence) == ("finished", 0, [])
 
 
+def test_a_start_after_a_failure_is_told_with_its_cause(agent: AgentClient, root: Path) -> None:
+    failure = {"host": "attic", "rank": 0, "what": "killed by SIGKILL"}
+    earlier = json.dumps({"attempts": [{"attempt": 0, "failure": failure}]})
+    again = (
+        "import os; folder = os.environ['YOKED_JOB_FOLDER'];"
+        f"open(folder + '/earlier.json', 'w').write({earlier!r});"
+        "open(folder + '/logs/0.1.out', 'w').write('again\\n');"
+        f"open(folder + '/outcome.json', 'w').write({VERDICT!r})"
+    )
+    launch(agent, root, again)
+    notes: list[str] = []
+    view: Any = SimpleNamespace(
+        live=lambda line: None, note=notes.append, rank_output=lambda stream, text: None
+    )
+
+    end = follow_job({"attic": agent}, "try", view, reconnect)
+
+    cause = "failed: rank 0 on attic: killed by SIGKILL"
+    assert notes == [f"run try {cause}; it starts again: attempt 2"]
+    assert end.evidence == [f"attempt 1 {cause}"]
+
+
 def test_each_byte_is_shown_once_though_the_connection_is_cut(
     agent: AgentClient, root: Path
 ) -> None:

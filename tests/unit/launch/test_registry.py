@@ -91,6 +91,29 @@ def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
     assert record({**told(1, "stopped"), **resumed, "progress": None}).go_on(" --fleet f") == go_on
 
 
+def attempt(number: int, what: str) -> dict[str, Any]:
+    return {"attempt": number, "failure": {"host": "pi", "rank": 3, "what": what}}
+
+
+def test_a_run_that_was_started_again_says_why() -> None:
+    earlier = [attempt(0, "killed by SIGKILL"), attempt(1, "its disk is full")]
+
+    # The other host has not heard of the last one yet.
+    goes_on = record(
+        told(0, "running", attempt=2, earlier=earlier), told(1, "running", earlier=earlier[:1])
+    )
+    over = record(told(0, "finished", attempt=2, earlier=earlier))
+
+    assert list(goes_on.earlier) == [0, 1]
+    assert goes_on.restarted_line == "attempt 2 failed: rank 3 on pi: its disk is full"
+    assert record(told(0, "running")).restarted_line is None
+    assert over.restarted_line is None
+    assert JobEnd(over).evidence == [
+        "attempt 1 failed: rank 3 on pi: killed by SIGKILL",
+        "attempt 2 failed: rank 3 on pi: its disk is full",
+    ]
+
+
 def test_an_older_run_of_the_same_name_is_another() -> None:
     found = join(
         {

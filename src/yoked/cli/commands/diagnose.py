@@ -77,6 +77,7 @@ def command(
             *(f"  {line}" for line in (faults[0]["evidence"][1:] if faults else ())),
             *(line for fault in faults[1:] for line in ("and:", *_lines(fault))),
             *_likely(record, faults),
+            *((record.restarted_line,) if record.restarted_line else ()),
             *busy_lines(shown["busy"] if gets_on else ()),
             *(shares_lines(shown["shares"]) if gets_on and not shown["busy"] else ()),
             *stacks_lines(found or {}),

@@ -57,6 +57,7 @@ def command(
     for row in rows:
         row["listeners"] = listeners.get(row["run"], [])
     causes = [f"{row['run']}: {fault_line(fault)}" for row in rows for fault in row["faults"]]
+    causes += [f"{row['run']}: {row['restarted']}" for row in rows if row["restarted"]]
     causes += [f"{row['run']}: {row['held_up']}" for row in rows if row["held_up"]]
     causes += [f"{row['run']}: {row['refused']}" for row in rows if row["refused"]]
     output.result(
@@ -104,6 +105,7 @@ def _describe(record: Record) -> dict[str, Any]:
         "step": progress.get("step"),
         "loss": progress.get("loss"),
         "faults": record.faults,
+        "restarted": record.restarted_line,
         "held_up": record.held_up_line,
         "refused": record.refused,
         "dir": record.run_dir,
@@ -131,6 +133,7 @@ def _describe_folder(folder: Path) -> dict[str, Any]:
         "step": _of(result, "steps", int, progress.get("step")),
         "loss": _of(result, "loss", float, progress.get("loss")),
         "faults": _faults(result),
+        "restarted": None,
         "held_up": None,
         "refused": None,
         "dir": str(folder.absolute()),

@@ -11,15 +11,17 @@ SIGINT asks the ranks of all hosts to save and stop, a second one or SIGTERM end
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import signal
 import sys
 import time
 import traceback
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from yoked.core.fs import read_json, write_bytes
 from yoked.core.schema import decode
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from yoked.launch.bootstrap.control import Control
 
 OUTCOME_NAME = "outcome.json"
+# Attempts after which another one began, for whoever looks on: outcome.json comes at the end.
+EARLIER_NAME = "earlier.json"
 # Of another host, as a controller saw it (agent/jobs.py).
 FAILED_NAME = "failed.json"
 _POLL_S = 0.2
@@ -92,6 +96,7 @@ class HostProgram:
         # Of this generation, the causes by which it is held up.
         self._held_up = set[object]()
         self._generation = 0
+        self._earlier: list[dict[str, Any]] = []
         self._running = False
         self._control: Control | None = None
         if len(job.nodes) == 1:
@@ -190,6 +195,7 @@ class HostProgram:
             return
         if isinstance(command, EndGeneration):
             _say(_summary(command.decision))
+            self._note_attempt(command.decision)
             self._watch = None
             if self._control is not None and self._job.node_rank == 0:
                 self._control.store_port = None
@@ -201,6 +207,18 @@ class HostProgram:
             self._ranks.end()
         else:
             self._ranks.close()
+
+    def _note_attempt(self, decision: Decision) -> None:
+        """Leave word of what ended an attempt, before the next one begins."""
+        if not decision.again or decision.failure is None:
+            return
+        # Every look at the run has them.
+        short = replace(decision.failure, traceback=None, last_lines=(), calls=None)
+        self._earlier.append({"attempt": decision.attempt, "failure": asdict(short)})
+        content = json.dumps({"attempts": self._earlier}).encode()
+        # A full disk costs the word, and not the attempt.
+        with contextlib.suppress(OSError):
+            write_bytes(self._job.folder / EARLIER_NAME, content, durable=False)
 
     def _start(self, number: int, restarts: int) -> None:
         self._ranks = LocalRanks(

@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from yoked.agent.jobfolder import JobFolder
 from yoked.diagnosis.vitals import Vitals
 from yoked.launch.bootstrap import host
-from yoked.launch.bootstrap.coordinator import HeldUp
+from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp
 from yoked.launch.bootstrap.host import HostProgram
 from yoked.launch.bootstrap.job import Job, Node, Program
-from yoked.launch.bootstrap.outcome import Failure
+from yoked.launch.bootstrap.outcome import Decision, Failure
 
 STOPPED = Failure("alpha", 0, "stopped for 3 s", 1.0, rank=1, cause="rank-stopped", found=True)
 STILL = replace(STOPPED, what="stopped for 4 s", time_s=2.0)
@@ -31,6 +32,9 @@ class Ranks:
 
     def free(self) -> None:
         self.freed += 1
+
+    def close(self) -> None:
+        """Its ranks are over already."""
 
 
 class Watch:
@@ -93,3 +97,18 @@ def test_ranks_of_a_run_that_waits_are_left_alone(tmp_path: Path, watch: Watch) 
     of = program(tmp_path, ends_held_up=False)
 
     assert after(of, watch, STOPPED, STILL) == (0, [])
+
+
+def test_what_ended_an_attempt_is_told_before_the_next_one_begins(
+    tmp_path: Path, watch: Watch
+) -> None:
+    of = program(tmp_path, ends_held_up=False)
+    ends = [Decision(n, "failed", STOPPED, again=n < 2) for n in (0, 1, 2)]
+
+    for end in ends:
+        of._carry_out(EndGeneration(end))
+
+    told = JobFolder(tmp_path).read("earlier.json")["attempts"]
+    # The last one is in outcome.json.
+    assert [each["attempt"] for each in told] == [0, 1]
+    assert {each["failure"]["what"] for each in told} == {STOPPED.what}
