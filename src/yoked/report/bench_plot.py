@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from yoked.errors import YokedError
 from yoked.report.bench_table import BenchRow, BenchTable
-from yoked.report.drawing import BLUE, GREY, ORANGE, PALE_BLUE, REFERENCE, drawing, label, save
+from yoked.report.drawing import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PALE_BLUE,
+    REFERENCE,
+    drawing,
+    label,
+    legend_above,
+    save,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +74,7 @@ def _draw_speeds(axes: Axes, table: BenchTable) -> None:
         total = sum(table.single_host.values())
         axes.axvline(total, **REFERENCE)
         label(axes, "sum of all alone", (total, -0.75), -4, color=GREY)
-    _name_rows(axes, [row.name for row in table.rows])
+    _name_rows(axes, [row.name for row in table.rows], above=1.0)  # with the label of the sum
     axes.set_xlabel("tokens per second")
 
 
@@ -80,7 +90,7 @@ def _draw_allreduce(axes: Axes, rows: list[BenchRow]) -> None:
         axes.barh(positions, lengths, _BAR / 3, color=colour, label=name)
     _name_rows(axes, [row.name for row in rows])
     axes.set_xlabel("seconds")
-    axes.legend(frameon=False, fontsize=9)
+    legend_above(axes)
 
 
 def _draw_processes(axes: Axes, rows: list[BenchRow]) -> None:
@@ -93,11 +103,11 @@ def _draw_processes(axes: Axes, rows: list[BenchRow]) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"processes on {rows[0].hosts[0]}")
     axes.set_ylabel("tokens per second")
-    axes.legend(frameon=False, fontsize=9)
+    legend_above(axes)
 
 
-def _name_rows(axes: Axes, names: list[str]) -> None:
+def _name_rows(axes: Axes, names: list[str], above: float = 0.6) -> None:
+    """Name the rows, the first on top. above: room over it, in rows."""
     axes.set_yticks(range(len(names)), names)
-    # The first row is on top; above it is room for the label of the sum.
-    axes.set_ylim(len(names) - 0.4, -1.0)
+    axes.set_ylim(len(names) - 0.4, -above)
     axes.margins(x=0.12)

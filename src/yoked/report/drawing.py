@@ -51,6 +51,19 @@ def label(axes: Axes, text: str, at: tuple[float, float], offset: int, **style: 
     )
 
 
+def legend_above(axes: Axes) -> None:
+    """Put the legend in one row above a panel, where no curve and no bar can come."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=len(axes.get_legend_handles_labels()[0]),
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0.2,
+        columnspacing=1.5,
+    )
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure to a .png, .svg or .pdf file. Raises OSError."""
     # Without these the files would name matplotlib's version, and two of them the time.

@@ -11,7 +11,17 @@ from yoked.core.faults import fault
 from yoked.core.fs import read_json
 from yoked.errors import YokedError
 from yoked.journal import read
-from yoked.report.drawing import BLUE, ORANGE, PALE_BLUE, REFERENCE, drawing, label, save
+from yoked.report.drawing import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PALE_BLUE,
+    REFERENCE,
+    drawing,
+    label,
+    legend_above,
+    save,
+)
 from yoked.units import format_count
 
 if TYPE_CHECKING:
@@ -33,7 +43,8 @@ _MAX_SMOOTHING_STEPS = 200.0
 class Curve:
     """The points of a run's loss curve, by step.
 
-    Training: step, loss in nats, tokens so far. Evaluations: step, bits per byte.
+    Training: step, loss in nats, tokens so far. Evaluations: step, bits per byte. resumed: the
+    steps at which a later attempt went on.
     """
 
     steps: list[int]
@@ -41,6 +52,12 @@ class Curve:
     tokens: list[float]
     eval_steps: list[int]
     eval_bpb: list[float]
+    resumed: list[int]
+
+    @property
+    def last_step(self) -> int:
+        """The last step that has a point: an evaluation counts the steps before it."""
+        return max([self.steps[-1], *self.eval_steps[-1:]])
 
 
 def read_curve(metrics: Path) -> Curve:
@@ -51,11 +68,14 @@ def read_curve(metrics: Path) -> Curve:
     """
     training: dict[int, dict[str, Any]] = {}
     evaluations: dict[int, dict[str, Any]] = {}
+    resumed: set[int] = set()
     for line in read(metrics):
-        if (resumed_at := line.get("resumed_at")) is not None:
+        if line.get("resumed_at") is not None:
+            resumed_at = int(line["resumed_at"])
             # A training line has the index of its step; an evaluation has the steps before it.
-            _drop_from(training, int(resumed_at))
-            _drop_from(evaluations, int(resumed_at) + 1)
+            _drop_from(training, resumed_at)
+            _drop_from(evaluations, resumed_at + 1)
+            resumed = {step for step in resumed if step < resumed_at} | {resumed_at}
         elif line.get("val_bpb") is not None:
             _keep_latest_attempt(evaluations, line)
         elif line.get("loss") is not None:
@@ -73,6 +93,8 @@ def read_curve(metrics: Path) -> Curve:
         tokens=tokens,
         eval_steps=sorted(evaluations),
         eval_bpb=[float(evaluations[step]["val_bpb"]) for step in sorted(evaluations)],
+        # One that began anew, or has taken no step yet, parts nothing from nothing.
+        resumed=sorted(step for step in resumed if step in training and step > min(training)),
     )
 
 
@@ -137,7 +159,7 @@ def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
     _draw_training(top, curve, _number(facts.get("data"), "unigram_entropy_nats"))
     bottom.set_xlabel("step")
     # The axis must have a width after one step, too.
-    bottom.set_xlim(min(curve.steps[0], 0), max(curve.steps[-1], 1))
+    bottom.set_xlim(min(curve.steps[0], 0), max(curve.last_step, 1))
     figure.suptitle(_title(facts, run, curve), fontsize=12, x=0.02, ha="left")
     return figure
 
@@ -150,10 +172,13 @@ def _draw_training(axes: Axes, curve: Curve, unigram_nats: float | None) -> None
     if unigram_nats is not None:
         name = f"unigram entropy of the data, {unigram_nats:.2f}"
         axes.axhline(unigram_nats, label=name, **REFERENCE)
+    for number, step in enumerate(curve.resumed):
+        style: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": ":"}
+        axes.axvline(step, label="" if number else f"resumed ({len(curve.resumed)})", **style)
     end = (curve.steps[-1], smoothed[-1])
     label(axes, f"{smoothed[-1]:.3f}", end, 5, color=BLUE, annotation_clip=False)
     axes.set_ylabel("training loss (nats per token)")
-    axes.legend(frameon=False, loc="upper right")
+    legend_above(axes)
 
 
 def _draw_evaluations(axes: Axes, curve: Curve) -> None:

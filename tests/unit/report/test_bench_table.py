@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.report.legends import require_legends_above
 
 from yoked.errors import YokedError
+from yoked.report import bench_plot
 from yoked.report.bench_plot import plot_bench
 from yoked.report.bench_table import (
     COLUMNS,
@@ -221,6 +224,20 @@ def test_the_same_table_gives_the_same_picture_with_every_row_in_it(tmp_path: Pa
     assert first == again
     assert all(each.name.encode() in first for each in HOME.rows)
     assert b"all-reduce, measured" in first
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+def test_legends_leave_bars_and_curves_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
+) -> None:
+    many = [row(f"{count} processes on i9", ("i9",), 900.0, ranks=count) for count in (3, 4)]
+    table = BenchTable(rows=(*HOME.rows[-longest:], *many), single_host=HOME.single_host)
+    drawn: list[Figure] = []
+    monkeypatch.setattr(bench_plot, "save", lambda figure, _: drawn.append(figure))
+
+    plot_bench(table, tmp_path / "bench.svg")
+
+    require_legends_above(drawn[0])
 
 
 def test_a_table_without_a_network_is_drawn_too(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
+from tests.unit.report.legends import require_legends_above
 
 from yoked.errors import YokedError
 from yoked.journal import Journal
+from yoked.report import loss_plot
 from yoked.report.loss_plot import plot_loss, read_curve, smooth
 
 
@@ -63,6 +66,43 @@ def test_a_resume_supersedes_also_what_it_did_not_reach_again(tmp_path: Path) ->
     assert curve.steps == [0, 1, 2]
     assert curve.losses == [9.0, 8.0, 7.5]
     assert (curve.eval_steps, curve.eval_bpb) == ([2], [3.0])
+
+
+def test_of_restarts_those_are_marked_at_which_the_curve_goes_on(tmp_path: Path) -> None:
+    attempts = [(1, 0, 1), (2, 0, 9), (3, 8, 9), (4, 4, 8), (5, 7, 9), (6, 9, 9)]
+    with Journal(tmp_path / "metrics.jsonl") as journal:
+        for attempt, first, end in attempts:
+            if attempt > 1:
+                journal.append({"attempt": attempt, "resumed_at": first})
+            for step in range(first, end):
+                journal.append({"attempt": attempt, "step": step, "loss": 5.0, "tokens": [8]})
+
+    curve = read_curve(tmp_path / "metrics.jsonl")
+
+    # The second began anew, of the third nothing is left, and the sixth has not taken a step yet.
+    assert curve.resumed == [4, 7]
+
+
+def test_each_point_lies_within_its_panel_and_the_legend_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "demo", steps=0)
+    with Journal(run / "metrics.jsonl") as journal:
+        # The loop counts steps from 0, and evaluates after the last.
+        for step in range(20):
+            journal.append({"attempt": 1, "step": step, "loss": 3.0 + step, "tokens": [64]})
+        journal.append({"attempt": 2, "resumed_at": 12})
+        journal.append({"attempt": 2, "step": 12, "loss": 15.0, "tokens": [64]})
+        journal.append({"attempt": 2, "step": 13, "val_bpb": 1.5})
+    drawn: list[Figure] = []
+    monkeypatch.setattr(loss_plot, "save", lambda figure, _: drawn.append(figure))
+
+    plot_loss(run)
+
+    losses, evaluations = drawn[0].axes
+    assert losses.get_xlim() == evaluations.get_xlim() == (0, 13)
+    assert "resumed (1)" in [line.get_label() for line in losses.lines]
+    require_legends_above(drawn[0])
 
 
 def test_the_plot_has_both_panels_and_the_same_bytes_each_time(tmp_path: Path) -> None:
