@@ -174,6 +174,7 @@ def test_a_killed_rank_is_named_with_its_signal_and_last_words(
     assert caught.value.what.startswith("rank 1 ")
     assert "SIGKILL" in caught.value.what
     assert "allocating too much" in caught.value.what
+    assert not any("--resume" in line for line in caught.value.fix), "there is nothing to resume"
 
 
 def test_a_run_that_failed_ends_with_its_verdict_on_the_screen_and_as_its_result() -> None:
@@ -185,6 +186,7 @@ def test_a_run_that_failed_ends_with_its_verdict_on_the_screen_and_as_its_result
     result = json.loads(Path("runs", "r", "result.json").read_text())
     assert failed.returncode == 1, stderr
     assert error["what"].startswith("rank 1 was killed by SIGKILL")
+    assert error["fix"][0].startswith("yoked train --resume --run r")
     assert result == told == conforms("diagnose", result)
     assert (result["faults"][0]["cause"], result["faults"][0]["rank"]) == ("rank-killed", 1)
     assert yoked("diagnose", "r", "--json") == {**told, "shares": None, "busy": []}

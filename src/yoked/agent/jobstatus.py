@@ -42,7 +42,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
     spec, ended = job.read("job.json"), job.read("end.json")
     nodes, node = spec.get("nodes", []), spec.get("node_rank", 0)
     outcome, record = job.read("outcome.json"), job.read("supervisor.json")
-    state = job.state
+    state, folder = job.state, run_folder(job, spec)
     return {
         "run": job.run,
         "launch_id": job.launch_id,
@@ -67,7 +67,9 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "end": ended or None,
         "failure": job.failure() if state not in ACTIVE else None,
         "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
-        "progress": training_progress(run_folder(job, spec)),
+        # Of a training, on the host of its rank 0: until then there is nothing to go on from.
+        "can_resume": bool(spec.get("trains")) and (folder / "run.json").is_file(),
+        "progress": training_progress(folder),
         "diagnosis": job.read("diagnosis.json") or None,
         "stage": job.read("stage.json") or None,
         "refused": job.read("refused.json") or None,

@@ -233,13 +233,18 @@ def _require_idle(run: LocalRun, view: View) -> None:
         view.note(f"run {job.run} is running on this machine: both are slower")
 
 
+def _has_begun(run: LocalRun) -> bool:
+    """Whether there is something to go on from."""
+    return run.run_dir is not None and (run.run_dir / "run.json").exists()
+
+
 def _leaves_no_trace(run: LocalRun, problem: BaseException | None) -> bool:
     """Whether nothing is worth keeping: all was said before there was a run."""
     if run.run_dir is None:
         return True
     # Of others the log may say more.
     said_all = isinstance(problem, KeyboardInterrupt) or type(problem) in _SAY_ALL
-    return said_all and not (run.run_dir / "run.json").exists()
+    return said_all and not _has_begun(run)
 
 
 def explain(run: LocalRun, end: JobEnd) -> BaseException:
@@ -269,7 +274,8 @@ def _explain(run: LocalRun, end: JobEnd) -> BaseException:
     said = f"rank {rank} {'was ' if failure.get('signal') else ''}{what}"
     if lines := failure.get("last_lines"):
         said += "\nits last lines:\n" + "\n".join(f"  {line}" for line in lines)
-    return YokedError(said, fix=(run.go_on, *fix, *_look(run)))
+    again = run.go_on if _has_begun(run) else "the same command again, once that is mended"
+    return YokedError(said, fix=(again, *fix, *_look(run)))
 
 
 def _look(run: LocalRun) -> tuple[str, ...]:

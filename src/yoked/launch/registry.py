@@ -74,13 +74,18 @@ class Record:
         early = self.state in ("interrupted", "stopped", "failed", "lost")
         if not early or not self.trains:
             return []
-        began = self.progress is not None or self.host_of(0) is None
-        if not (Path(self.run_dir, "run.json").exists() if self.run_dir else began):
-            # It ended before there was a run.
+        if not self.may_resume:
             return []
         runs_dir = Path(self.run_dir).parent if self.run_dir else Path("runs").absolute()
         where = "" if runs_dir == Path("runs").absolute() else f" --runs-dir {quote(str(runs_dir))}"
         return [f"yoked train --resume --run {quote(self.trains)}{where}{fleet_flag}"]
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether there is a run to go on with, as far as is known: one may end before it began."""
+        first = self.host_of(0)
+        # Where its host does not answer, nobody knows.
+        return first is None or bool(self.hosts[first].get("can_resume"))
 
     @property
     def ranks(self) -> int:

@@ -85,6 +85,7 @@ JOB = fields(
             fields({"attempt": count, "failure": _FAILURE}, needed=("attempt", "failure"))
         ),
         "failure": optional(_FAILURE),
+        "can_resume": flag,
         "progress": optional(
             complete({"step": optional(count), "loss": optional(number)}, more=True)
         ),

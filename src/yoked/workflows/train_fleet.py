@@ -12,7 +12,7 @@ from typing import Any
 from yoked.agent.verdict import is_of_launch, write_verdict
 from yoked.core.fs import scratch_folder
 from yoked.core.parallel import at_once
-from yoked.errors import UsageError, YokedError
+from yoked.errors import JobError, UsageError, YokedError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.datapush import push_data, push_kernels
@@ -277,9 +277,7 @@ def _bring_home(
     if not config.dry_run:
         folder_there = f"{first.facts['state']}/runs/{config.run}"
         _mirror(handle, host, folder_there, config.runs_dir / config.run, end, view.note)
-    go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
-    if config.dry_run:
-        go_on = "the same command again, once that is mended"
+    go_on = next(iter(end.record.go_on(fleet_flag)), "the same command again, once that is mended")
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
     with handle.reach(host) as client, host_wrote(host, "the run's result"):
         result = fetch_json(client, f"{folder}/errors/{end.attempt}/result.json")
@@ -287,9 +285,9 @@ def _bring_home(
     if result is None:
         # One that was to save and stop may have failed at that.
         end.raise_failure(fix=go_on, fleet_flag=fleet_flag, of_a_stop=True)
-        raise UsageError(
-            f"run {config.run} ended without a result",
-            fix=f"yoked logs {job.started.run}{fleet_flag}",
+        raise JobError(
+            f"{end.verdict}, without a result",
+            fix=(*end.record.go_on(fleet_flag), f"yoked logs {job.started.run}{fleet_flag}"),
         )
     result |= {"run": config.run, "dir": str(config.runs_dir / config.run)}
     return {**result, "start_s": dict(job.started.took_s)}

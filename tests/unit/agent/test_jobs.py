@@ -76,6 +76,18 @@ def test_the_verdict_of_the_host_program_is_the_state(agent: AgentClient, root: 
     assert status(agent)["attempt"] == 2
 
 
+def test_a_training_can_be_resumed_once_its_folder_is_open(agent: AgentClient, root: Path) -> None:
+    launch(agent, root, "pass", trains="night")
+    until(state_is(agent, "failed", "finished"), "the end")
+    before = status(agent)["can_resume"]
+
+    folder = root / "runs" / "night"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+
+    assert (before, status(agent)["can_resume"]) == (False, True)
+
+
 # Node 0 of two hosts hears the other at a port of its own.
 PAIR = [{"host": name, "address": "127.0.0.1", "ranks": 1} for name in ("attic", "cellar")]
 

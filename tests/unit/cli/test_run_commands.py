@@ -356,6 +356,22 @@ def test_stop_says_what_it_did(root: Path, capsys: pytest.CaptureFixture[str]) -
     assert "over already: interrupted" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_training_that_is_stopped_is_resumed_only_if_it_had_begun(
+    root: Path, capsys: pytest.CaptureFixture[str], begun: bool
+) -> None:
+    start(root, PATIENT, trains="night")
+    if begun:
+        (root / "runs" / "night").mkdir(parents=True)
+        (root / "runs" / "night" / "run.json").write_text("{}")
+
+    assert stop.command(now=True) == 0
+
+    said = capsys.readouterr().out
+    assert ("yoked train --resume --run night" in said) == begun
+    assert ("nothing to resume" in said) != begun
+
+
 def test_clean_shows_first_and_removes_after_a_yes(
     failed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,7 +78,7 @@ def test_the_cause_is_a_ranks_before_a_launchers(snapshot: SnapshotAssertion) ->
 
 
 def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
-    resumed = {"run": "night.2", "trains": "night", "progress": {"step": 5, "loss": 3.0}}
+    resumed = {"run": "night.2", "trains": "night", "can_resume": True}
 
     states = ("interrupted", "stopped", "finished", "running")
     ways = [record({**told(0, state), **resumed}).go_on(" --fleet f") for state in states]
@@ -86,9 +86,10 @@ def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
     go_on = ["yoked train --resume --run night --fleet f"]
     assert ways == [go_on, go_on, [], []]
     assert record(told(0, "interrupted")).go_on("") == []
-    # It ended before its first step; whether it did, only the host of rank 0 tells.
-    assert record({**told(0, "stopped"), **resumed, "progress": None}).go_on("") == []
-    assert record({**told(1, "stopped"), **resumed, "progress": None}).go_on(" --fleet f") == go_on
+    # It ended before there was a run; whether it did, only the host of rank 0 tells.
+    not_begun = {**resumed, "can_resume": False}
+    assert record({**told(0, "stopped"), **not_begun}).go_on("") == []
+    assert record({**told(1, "stopped"), **not_begun}).go_on(" --fleet f") == go_on
 
 
 def attempt(number: int, what: str) -> dict[str, Any]:
@@ -263,12 +264,9 @@ def test_of_two_runs_of_one_name_that_of_this_folder_is_meant(
 
 
 def test_a_run_of_another_folder_goes_on_there(tmp_path: Path) -> None:
-    (there,) = starts(("night", "interrupted", str(tmp_path)))
-    # It ended before there was anything to go on from.
-    assert there.go_on("") == []
+    more = {"trains": "night", "run_dir": f"{tmp_path}/night", "can_resume": True}
 
-    (tmp_path / "night").mkdir()
-    (tmp_path / "night" / "run.json").touch()
+    there = record(told(0, "interrupted", **more))
 
     assert there.go_on("") == [f"yoked train --resume --run night --runs-dir {tmp_path}"]
 

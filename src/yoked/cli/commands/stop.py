@@ -18,6 +18,8 @@ _STEPS = {
     "kill": "killed",
 }
 
+_NOT_BEGUN = "it had not begun: there is nothing to resume, and the same command starts it anew"
+
 
 def command(
     run: RunName = None,
@@ -53,6 +55,7 @@ def command(
         evidence=[
             ", then ".join(_STEPS[how] for how in did),
             *([f"{missing} of its hosts did not answer"] if missing else []),
+            *([_NOT_BEGUN] if record.trains and not record.may_resume else []),
         ],
         next_commands=([f"yoked runs{flag}"] if record.active or missing else record.go_on(flag)),
     )
