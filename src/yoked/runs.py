@@ -86,6 +86,13 @@ def list_runs(runs_dir: Path) -> list[Path]:
     return [folder for alive, _, folder in sorted(seen, reverse=True) if alive]
 
 
+def holds_runs(folder: Path) -> bool:
+    """Whether a folder is one of runs: of trainings, or of what was brought here of a run."""
+    if not folder.is_dir():
+        return False
+    return any((each / MARK).is_file() or _last_alive_ns(each) for each in folder.iterdir())
+
+
 def find_run(named: str | None, runs_dir: Path) -> Path:
     """The folder of a run given by name or path; None: the latest.
 

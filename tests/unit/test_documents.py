@@ -55,7 +55,7 @@ def test_every_block_is_of_a_known_kind_and_typed_by_a_test_or_says_why_not(page
 def test_the_reference_of_yoked_toml_has_every_key() -> None:
     text = (REPOSITORY / "docs/reference/yoked-toml.md").read_text(encoding="utf-8")
 
-    keys = {key for table in (file._FLEET, file._NOTIFY, file._HOST) for key in table}
+    keys = {key for table in (file._FLEET, file._NOTIFY, file._FILES, file._HOST) for key in table}
     assert keys == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 
 

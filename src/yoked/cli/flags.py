@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 
 from yoked.cli.completers import checkpoints, run_names
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE
+from yoked.core.patterns import MOST_PATTERNS, pattern_flaw
 from yoked.errors import UsageError
 
 if TYPE_CHECKING:
@@ -157,6 +158,18 @@ def check_checkpoint(which: str) -> str:
 def same_checkpoint(which: str) -> str:
     """` --checkpoint WHICH` for a command line about the same one; "" for the default."""
     return "" if which == "latest" else f" --checkpoint {which}"
+
+
+def check_patterns(name: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of a flag; raises UsageError for one that is none."""
+    for pattern in patterns:
+        if (flaw := pattern_flaw(pattern)) is not None:
+            raise UsageError(
+                f"{name} {pattern!r} {flaw}", fix=f"{name} 'out/*.pt'    as .gitignore has them"
+            )
+    if len(patterns) > MOST_PATTERNS:
+        raise UsageError(f"{name}: at most {MOST_PATTERNS} patterns", fix="name a folder: out/")
+    return patterns
 
 
 def check_run_name(name: str) -> str:

@@ -153,6 +153,8 @@ def report_job(job: FleetJob, flags: JobFlags, output: Output, run: str | None =
         for node in job.started.nodes
     ]
     told = {"run": run, "job": job.started.run, "hosts": hosts, "start_s": job.started.took_s}
+    if job.started.sent is not None:
+        told["sent"] = job.started.sent.to_dict()
     if job.end is not None:
         return report_end(job.end, output, flag, **told)
     output.result(

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from yoked.core.faults import fault
 from yoked.core.fs import write_bytes
+from yoked.core.patterns import MOST_PATTERNS, pattern_flaw
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, LEAST_PRIORITY, Device, Fleet, Host, Notify
 from yoked.fleet.trust import require_trusted
@@ -115,6 +116,14 @@ def _command(value: object) -> str | None:
     return next((flaw for word in value[:1] if (flaw := _filled(word)) is not None), None)
 
 
+def _patterns(value: object) -> str | None:
+    is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if not isinstance(value, list) or not is_list or len(value) > MOST_PATTERNS:
+        return f' must be a list of at most {MOST_PATTERNS} patterns, as in ["weights/*.bin"]'
+    told = ((pattern, pattern_flaw(pattern)) for pattern in value)
+    return next((f": {pattern!r} {flaw}" for pattern, flaw in told if flaw), None)
+
+
 _FLEET: Mapping[str, _Check] = {"name": _filled, "ssh_config": _path}
 _HOST: Mapping[str, _Check] = {
     # ssh would take a leading hyphen for an option.
@@ -133,7 +142,8 @@ _HOST: Mapping[str, _Check] = {
     "nice": _nice,
 }
 _NOTIFY: Mapping[str, _Check] = {"url": _url, "command": _command}
-_TABLES = ("fleet", "notify", "host")
+_FILES: Mapping[str, _Check] = {"include": _patterns}
+_TABLES = ("fleet", "notify", "files", "host")
 
 
 def find_fleet(named: Path | None) -> Path | None:
@@ -202,6 +212,7 @@ def _fleet(raw: Mapping[str, Any], path: Path) -> Fleet:
         path=path,
         ssh_config=None if config is None else path.parent / Path(config).expanduser(),
         notify=_notify(raw.get("notify")),
+        include=tuple(raw.get("files", {}).get("include", ())),
     )
 
 
@@ -222,7 +233,7 @@ def _flaws(raw: Mapping[str, Any]) -> Iterator[_Flaw]:
         if key not in _TABLES:
             yield (key,), f"unknown key {key!r}; {_nearest(key, _TABLES)}"
     hosts = raw.get("host")
-    for name, checks in (("fleet", _FLEET), ("notify", _NOTIFY)):
+    for name, checks in (("fleet", _FLEET), ("notify", _NOTIFY), ("files", _FILES)):
         table = raw.get(name, {})
         if isinstance(table, dict):
             where = "" if name == "fleet" else f" of {name}"
@@ -309,6 +320,8 @@ def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
             lines.append(f"url = {_toml(fleet.notify.url)}")
         else:
             lines.append(f"command = [{', '.join(map(_toml, fleet.notify.command))}]")
+    if fleet.include:
+        lines += ["", "[files]", f"include = [{', '.join(map(_toml, fleet.include))}]"]
     for host in fleet.hosts:
         lines.append("")
         if host.name in comments:

@@ -47,7 +47,8 @@ class Notify:
 class Fleet:
     """hosts: in the order of their ranks. path: the file; ssh_config: instead of ~/.ssh/config.
 
-    agreed: a copy of that, as a person agreed to it (`fleet.trust`).
+    agreed: a copy of that, as a person agreed to it (`fleet.trust`). include: patterns of files
+    that travel with a program although git's rules ignore them.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Fleet:
     ssh_config: Path | None = None
     agreed: Path | None = field(default=None, compare=False)
     notify: Notify | None = None
+    include: tuple[str, ...] = ()
 
     @property
     def ssh_file(self) -> Path | None:

@@ -21,7 +21,8 @@ class Program:
 
     folder: what travels to the hosts, and where the program runs; None: nothing of the person's.
     resume_args: what is added to the arguments when the program is started again. is_limited: the
-    folder is a person's, in which much may lie that hosts need not get.
+    folder is a person's, in which much may lie that hosts need not get. include: patterns of files
+    in it that travel although git's rules ignore them.
     """
 
     kind: Literal["module", "script"]
@@ -30,6 +31,7 @@ class Program:
     folder: Path | None
     resume_args: tuple[str, ...] = ()
     is_limited: bool = True
+    include: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """As job.json has it."""

@@ -111,12 +111,16 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class Started:
-    """A job that was started. took_s: seconds by stage, for whoever asks where they went."""
+    """A job that was started. took_s: seconds by stage, for whoever asks where they went.
+
+    sent: the person's folder, as it went to the hosts; None: none did.
+    """
 
     run: str
     launch_id: str
     nodes: tuple[NodePlan, ...]
     took_s: dict[str, float]
+    sent: Tree | None = None
 
 
 def plan_nodes(
@@ -221,7 +225,9 @@ def start_job(
     port = _prepare_all(request, nodes, launch_id, packages, work, credentials, stage)
     took_s["prepare"] = time.monotonic() - began_s
     began_s = time.monotonic()
-    started = Started(request.run, launch_id, tuple(nodes), took_s)
+    # What yoked made itself is no news to a person.
+    sent = work if request.program.is_limited else None
+    started = Started(request.run, launch_id, tuple(nodes), took_s, sent)
     stage.doing(f"starting the launcher on {listed(node.host.name for node in nodes)}")
     try:
         at_once(lambda node: node.client.call("job_go", run=request.run), nodes)
@@ -258,8 +264,14 @@ def _send(
     package, work = None if installed else package_tree(), None
     if request.program.folder is not None:
         if not has_git():
-            say(f"note: {NO_GIT}")
-        work = Tree.scan(request.program.folder, is_limited=request.program.is_limited)
+            say(NO_GIT)
+        program = request.program
+        work = Tree.scan(
+            request.program.folder, is_limited=program.is_limited, include=program.include
+        )
+        if program.is_limited:
+            for line in work.lines():
+                say(line)
     took_s["scan"] = time.monotonic() - began_s
     began_s = time.monotonic()
 

@@ -1,34 +1,36 @@
 """A program's folder, by content: scanned here, on a host in one round trip when it is there.
 
-What travels is what git would take, apart from what belongs to this machine or to earlier runs:
-.git, bytecode, virtual environments, folders of runs. A symbolic link that stays inside is sent
-as a link; what leads out is followed, since the other end is not on the host.
+What travels is in `walk`; beside it, what a person includes although git's rules ignore it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import islice
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
 
 import yoked
 from yoked.agent.folders import FILE, LINK, PROGRAM, entries_digest, pack_entries
 from yoked.core.fs import sha256_of
+from yoked.core.patterns import any_matches
 from yoked.errors import UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
-from yoked.launch.gitignore import files_below
+from yoked.launch.walk import Folder, Found, ignored, travelling
 from yoked.remote.client import AgentClient
-from yoked.runs import list_runs
-from yoked.units import format_bytes
+from yoked.text import one_line
+from yoked.units import format_bytes, plural
 
 LIMIT_BYTES = 500_000_000
 LIMIT_FILES = 20_000
 # Beyond this, counting on would only make somebody wait for the same answer.
 _COUNTED_FILES = 10 * LIMIT_FILES
+# Of those that stay; a start waits for the count.
+_COUNTED_LEFT = LIMIT_FILES
 _PLACE_S = 120.0
 _SHOWN_FOLDERS = 3
 
@@ -52,28 +54,59 @@ class TreeEntry:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Files that stay here because git's rules ignore them. largest: by name, bytes. is_all: the
+    count came to its end.
+    """
+
+    files: int = 0
+    size_bytes: int = 0
+    largest: tuple[tuple[str, int], ...] = ()
+    is_all: bool = True
+
+
+@dataclass(frozen=True)
 class Tree:
-    """The files of a folder as they were when it was scanned."""
+    """The files of a folder as they were when it was scanned. left: what of it stays here.
+
+    unmatched: patterns of `include` that no file matches.
+    """
 
     folder: Path
     entries: tuple[TreeEntry, ...]
+    left: Left = Left()
+    unmatched: tuple[str, ...] = ()
 
     @classmethod
-    def scan(cls, folder: Path, *, is_limited: bool = True) -> Tree:
+    def scan(cls, folder: Path, *, is_limited: bool = True, include: Sequence[str] = ()) -> Tree:
         """Read a folder. Raises UsageError when it is too large for a person's program, which is
         looked at where is_limited, or cannot be read.
+
+        include: patterns of files that travel although git's rules ignore them.
         """
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder", fix="name the folder of the program")
-        walk = _walk(folder.absolute())
-        found = _within_limits(folder, walk) if is_limited else _sorted(walk)
+        walked: list[Folder] = []
+        walk = travelling(Folder(folder.absolute()), walked)
+        if not is_limited:
+            return cls(folder, tuple(map(_entry, _sorted(walk))))
+        found = list(islice(walk, _COUNTED_FILES))
+        _require_small(folder, found)
+        wanted, left = _ignored(walked, include, LIMIT_FILES)
+        found += wanted
+        _require_small(folder, found)
         if not found and any(folder.iterdir()):
             raise UsageError(
                 f"nothing in {folder} would travel: git's rules ignore all of it",
                 fix="`git check-ignore -v *` there shows which rule; `git init` there ends the "
                 "rule of a folder above",
             )
-        return cls(folder, tuple(each.entry() for each in found))
+        unmatched = tuple(
+            pattern
+            for pattern in include
+            if not any(any_matches([pattern], each.name) for each in found)
+        )
+        return cls(folder, tuple(map(_entry, _sorted(found))), left, unmatched)
 
     @cached_property
     def digest(self) -> str:
@@ -89,16 +122,43 @@ class Tree:
         """{sha256: where it lies here}."""
         return {entry.content: entry.source for entry in self.entries if entry.kind != LINK}
 
+    def lines(self) -> list[str]:
+        """What travels and what stays, for a person."""
+        files = plural(len(self.entries), "file")
+        said = [f"to the hosts: {files} ({format_bytes(self.size_bytes)}) of {self.folder}"]
+        if self.left.files:
+            more = "" if self.left.is_all else "more than "
+            said.append(
+                f"left here by git's rules: {more}{plural(self.left.files, 'file')} "
+                f"({format_bytes(self.left.size_bytes)}), the largest {_named(self.left.largest)}; "
+                "--include PATTERN, or include below [files] in yoked.toml, sends them too"
+            )
+        said += [f"include {pattern}: no file of the folder matches" for pattern in self.unmatched]
+        return said
+
+    def to_dict(self) -> dict[str, object]:
+        """As --json has it."""
+        return {
+            "files": len(self.entries),
+            "size_bytes": self.size_bytes,
+            "left": {
+                "files": self.left.files,
+                "size_bytes": self.left.size_bytes,
+                "largest": [{"name": name, "size_bytes": size} for name, size in self.left.largest],
+                "counted_all": self.left.is_all,
+            },
+        }
+
 
 def package_tree() -> Tree:
     """This very yoked, so that hosts run what the controller runs: a tree with `yoked/` in it."""
     root = Path(yoked.__file__).parent
     found = [
-        _Found(path.relative_to(root.parent).as_posix(), path, is_link=False)
+        Found(path.relative_to(root.parent).as_posix(), path, is_link=False)
         for path in sorted(root.rglob("*"))
         if path.is_file() and "__pycache__" not in path.relative_to(root).parts
     ]
-    return Tree(root.parent, tuple(each.entry() for each in found))
+    return Tree(root.parent, tuple(map(_entry, found)))
 
 
 def push_tree(client: AgentClient, tree: Tree, progress: Progress | None = None) -> str:
@@ -122,102 +182,74 @@ def push_tree(client: AgentClient, tree: Tree, progress: Progress | None = None)
     return str(folder)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Something that travels. is_link: as a link; else as the content of what it leads to."""
-
-    name: str
-    path: Path
-    is_link: bool
-
-    def size_bytes(self) -> int:
-        try:
-            return 0 if self.is_link else self.path.stat().st_size
-        except OSError as problem:
-            raise unreadable(self.path, problem) from problem
-
-    def entry(self) -> TreeEntry:
-        if self.is_link:
-            return TreeEntry(self.name, LINK, str(self.path.readlink()), 0, self.path)
-        try:
-            found = self.path.stat()
-            kind = PROGRAM if found.st_mode & stat.S_IXUSR else FILE
-            return TreeEntry(self.name, kind, sha256_of(self.path), found.st_size, self.path)
-        except OSError as problem:
-            raise unreadable(self.path, problem) from problem
+def _entry(found: Found) -> TreeEntry:
+    if found.is_link:
+        return TreeEntry(found.name, LINK, str(found.path.readlink()), 0, found.path)
+    try:
+        status = found.path.stat()
+        kind = PROGRAM if status.st_mode & stat.S_IXUSR else FILE
+        content = sha256_of(found.path)
+    except OSError as problem:
+        raise unreadable(found.path, problem) from problem
+    return TreeEntry(found.name, kind, content, status.st_size, found.path)
 
 
-def _walk(root: Path, prefix: str = "", above: frozenset[Path] = frozenset()) -> Iterator[_Found]:
-    """All that travels from below a folder, in no order.
+def _ignored(
+    walked: Iterable[Folder], include: Sequence[str], room: int
+) -> tuple[list[Found], Left]:
+    """What travels although git's rules ignore it, as `include` says; and what stays.
 
-    prefix: where its files lie below the program's folder. above: the folders in which it lies.
+    room: how many files more a program's folder may have.
     """
-    above |= {root.resolve()}
-
-    @cache
-    def is_left(folder: Path) -> bool:
-        if folder == root:
-            return False
-        # A link that leads up would be followed for ever.
-        return _is_left_here(folder) or folder.resolve() in above or is_left(folder.parent)
-
-    for below in files_below(root):
-        path, name = root / below, prefix + below.rstrip("/")
-        is_link = path.is_symlink() and _stays_inside(name, path)
-        if is_left(path.parent):
-            continue
-        if path.is_dir() and not is_link:
-            # A link that leads out, or a repository inside.
-            if not is_left(path):
-                yield from _walk(path, f"{name}/", above)
-        elif is_link or (path.is_file() and path.name != ".git"):
-            yield _Found(name, path, is_link)
+    wanted: list[Found] = []
+    count, sizes = 0, Counter[str]()
+    for each in chain.from_iterable(map(ignored, walked)):
+        if any_matches(include, each.name):
+            wanted.append(each)
+            if len(wanted) > room:
+                # It is refused, whatever else there is.
+                break
+        elif count < _COUNTED_LEFT:
+            count += 1
+            # One that cannot be read could not travel.
+            with contextlib.suppress(UsageError):
+                sizes[top_of(each.name)] += each.size_bytes()
+        elif not include:
+            # Counting on would make each start wait.
+            return wanted, Left(count, sizes.total(), _largest(sizes), is_all=False)
+    return wanted, Left(count, sizes.total(), _largest(sizes), is_all=count < _COUNTED_LEFT)
 
 
-def _is_left_here(path: Path) -> bool:
-    """Whether a folder belongs to this machine, or to runs, whatever .gitignore says."""
-    if path.name in (".git", "__pycache__"):
-        return True
-    if (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir():
-        return True
-    return path.name == "runs" and bool(list_runs(path))
+def top_of(name: str) -> str:
+    """The file, or the folder with a slash behind it, below which a path lies."""
+    top, below, _ = name.partition("/")
+    return top + below
 
 
-def _stays_inside(name: str, path: Path) -> bool:
-    """Whether a link means the same on another machine. A dangling one means nothing anywhere."""
-    target = PurePosixPath(path.readlink())
-    if target.is_absolute():
-        return not path.exists()
-    depth = len(PurePosixPath(name).parts) - 1
-    for part in target.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return not path.exists()
-    return True
+def _largest(sizes: Counter[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sizes.most_common(_SHOWN_FOLDERS))
 
 
-def _within_limits(folder: Path, walk: Iterator[_Found]) -> list[_Found]:
-    """What was found, sorted. Raises UsageError when it is more than a program's folder is."""
-    found = list(islice(walk, _COUNTED_FILES))
+def _named(largest: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{one_line(name)} ({format_bytes(size)})" for name, size in largest)
+
+
+def _require_small(folder: Path, found: Sequence[Found]) -> None:
+    """Raise UsageError for more than a program's folder is."""
     sizes: Counter[str] = Counter()
     for each in found:
-        top, below, _ = each.name.partition("/")
-        sizes[top + below] += each.size_bytes()
+        sizes[top_of(each.name)] += each.size_bytes()
     if sizes.total() > LIMIT_BYTES or len(found) > LIMIT_FILES:
-        largest = ", ".join(
-            f"{name} ({format_bytes(size)})" for name, size in sizes.most_common(_SHOWN_FOLDERS)
-        )
         raise UsageError(
             f"{folder} has {format_bytes(sizes.total())} in {len(found):,} files; a program's "
             f"folder may have {format_bytes(LIMIT_BYTES)} in {LIMIT_FILES:,}. "
-            f"The largest in it: {largest}",
+            f"The largest in it: {_named(_largest(sizes))}",
             fix=(
                 f"name in {folder / '.gitignore'} what hosts need not get",
                 "or cd to the program's own folder; data travels with `yoked data push`",
             ),
         )
-    return _sorted(found)
 
 
-def _sorted(found: Iterable[_Found]) -> list[_Found]:
+def _sorted(found: Iterable[Found]) -> list[Found]:
     return sorted(found, key=lambda each: each.name)

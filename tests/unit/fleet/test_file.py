@@ -114,6 +114,29 @@ def test_what_is_wrong_with_who_is_told_is_said_without_a_secret(
     assert "secret" not in str(raised.value)
 
 
+def test_what_is_included_is_read_and_written_back(file: Path) -> None:
+    file.write_text('[files]\ninclude = ["*.bin", "/data/"]\n[[host]]\nname = "a"\n')
+
+    fleet = read_fleet(file)
+    file.write_text(format_fleet(fleet, {}))
+
+    assert (fleet.include, read_fleet(file)) == (("*.bin", "/data/"), fleet)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('"*.bin"', ":2: include of files must be a list of at most 100 patterns"),
+        ("[7]", ":2: include of files must be a list of at most 100 patterns"),
+        ('["a", "../b"]', ":2: include of files: '../b' must name files below the folder"),
+    ],
+)
+def test_what_cannot_be_included_is_told_with_its_line(file: Path, value: str, said: str) -> None:
+    text = f'[files]\ninclude = {value}\n[[host]]\nname = "a"\n'
+
+    assert refusal(file, text).startswith(f"yoked.toml{said}")
+
+
 def test_a_file_that_its_owner_closed_stays_closed(file: Path) -> None:
     file.write_text("")
     file.chmod(0o600)

@@ -485,3 +485,92 @@ def test_a_folder_that_yoked_made_may_be_large(
         Tree.scan(tmp_path)
     assert str(caught.value) == snapshot
     assert [entry.path for entry in Tree.scan(tmp_path, is_limited=False).entries] == ["model.pt"]
+
+
+@needs_git
+def test_what_stays_here_is_counted_with_the_largest_of_it(
+    program: Path, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    put(program, ".gitignore", "*.bin\ndata\n")
+    put(program, "weights.bin", "w" * 5000)
+    put(tmp_path, "shelf/a/rows", "r" * 9000)
+    (program / "data").symlink_to(tmp_path / "shelf")
+    put(program, "nanochat/.gitignore", "cache/\n")
+    put(program, "nanochat/cache/x", "c" * 70)
+    git(program / "nanochat", "init", "--quiet")
+    # Nobody misses these.
+    for name in ("pkg/__pycache__/m.bin", "env/pyvenv.cfg", "env/x.bin", ".tox/x.bin"):
+        put(program, name)
+    put(program, "runs/first/metrics.jsonl", "{}\n")
+
+    tree = Tree.scan(program)
+
+    assert tree.left.largest == (("data/", 9000), ("weights.bin", 5000), ("nanochat/", 70))
+    assert (tree.left.files, tree.left.size_bytes) == (3, 14_070)
+    assert "\n".join(tree.lines()) == snapshot
+
+
+@needs_git
+def test_what_is_included_travels_though_it_is_ignored(program: Path, tmp_path: Path) -> None:
+    put(program, ".gitignore", "*.bin\ndata\nbuild/\n")
+    for name in ("weights.bin", "pkg/other.bin", "build/deep/x.so", "build/.git/config"):
+        put(program, name)
+    put(tmp_path, "shelf/rows")
+    (program / "data").symlink_to(tmp_path / "shelf")
+
+    tree = Tree.scan(program, include=("weights.bin", "data/", "build/**/*.so", "no/such", "*.py"))
+
+    always = {"train.py", "pkg/model.py", ".gitignore"}
+    assert {entry.path for entry in tree.entries} == always | {
+        "weights.bin",
+        "data/rows",
+        "build/deep/x.so",
+    }
+    assert tree.left.largest == (("pkg/", 2),)
+    assert tree.unmatched == ("no/such",)
+
+
+@needs_git
+def test_a_folder_of_which_only_what_is_included_travels_is_one(program: Path) -> None:
+    put(program, ".gitignore", "*\n")
+
+    assert [entry.path for entry in Tree.scan(program, include=["*.py"]).entries] == [
+        "pkg/model.py",
+        "train.py",
+    ]
+
+
+@needs_git
+def test_what_is_included_counts_towards_the_limit(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "LIMIT_BYTES", 10_000)
+    put(program, ".gitignore", "*.bin\n")
+    put(program, "weights.bin", "w" * 11_000)
+
+    assert Tree.scan(program).left.size_bytes == 11_000
+    with pytest.raises(UsageError) as problem:
+        Tree.scan(program, include=["*.bin"])
+    assert "weights.bin (11.0 kB)" in problem.value.what
+
+
+@needs_git
+def test_a_count_of_what_stays_comes_to_an_end(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "_COUNTED_LEFT", 3)
+    put(program, ".gitignore", "*.bin\n")
+    for number in range(5):
+        put(program, f"{number}.bin")
+
+    tree = Tree.scan(program)
+
+    assert (tree.left.files, tree.left.is_all) == (3, False)
+    assert "more than 3 files" in tree.lines()[1]
+
+
+def test_what_was_brought_here_of_a_run_does_not_travel_with_the_next(program: Path) -> None:
+    put(program, "runs/night/.yoked-run", "")
+    put(program, "runs/night/outputs/attic/model.pt")
+
+    assert names(program) == {"train.py", "pkg/model.py"}

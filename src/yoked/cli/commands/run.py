@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from yoked.cli.argv import unknown_flag
-from yoked.cli.flags import JobFlags, JsonFlag, check_run_name
+from yoked.cli.flags import JobFlags, JsonFlag, check_patterns, check_run_name
 from yoked.cli.live import LiveView, report_job
 from yoked.cli.output import Output
 from yoked.errors import UsageError
@@ -40,6 +41,14 @@ def command(
         tuple[str, ...],
         Parameter(help="NAME=VALUE for the program, on every host; may be repeated.", negative=""),
     ] = (),
+    include: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="PATTERN of files that travel although .gitignore names them, beside those of "
+            "yoked.toml; may be repeated.",
+            negative="",
+        ),
+    ] = (),
     bootstrap: Annotated[
         bool, Parameter(help="Help programs that assume NCCL and CUDA on Gloo.")
     ] = True,
@@ -65,7 +74,11 @@ def command(
         if not equals or not name.isidentifier():
             raise UsageError(f"--env {setting!r} is not NAME=VALUE", fix="--env OMP_PROC_BIND=true")
         environment[name] = value
-    program = read_program(words, Path.cwd(), shlex.split(resume_args))
+    fleet = open_fleet(flags.fleet)
+    program = replace(
+        read_program(words, Path.cwd(), shlex.split(resume_args)),
+        include=(*fleet.include, *check_patterns("--include", include)),
+    )
     request = JobRequest(
         run=check_run_name(run or stamp(datetime.now().astimezone())),
         program=program,
@@ -80,7 +93,7 @@ def command(
     output = Output(json_mode=json_output)
     job = run_job(
         request,
-        open_fleet(flags.fleet),
+        fleet,
         LiveView(output),
         detach=flags.detach,
         doctor=flags.doctor,
