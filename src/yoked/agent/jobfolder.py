@@ -41,6 +41,7 @@ from typing import Any, NamedTuple
 from yoked.core.fs import read_json, read_tail, write_bytes
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE
 from yoked.core.proc import ProcessId, boot_id
+from yoked.core.torchnoise import is_noise
 from yoked.errors import JobError
 from yoked.paths import state_root
 
@@ -282,12 +283,16 @@ def run_folder(job: JobFolder, spec: Mapping[str, Any]) -> Path:
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 65_536) -> list[str]:
-    """The last lines of a file, of its last limit_bytes; none where it is missing."""
+    """The last lines of a file, of its last limit_bytes; none where it is missing.
+
+    Without torch's warnings that mean nothing.
+    """
     try:
         content = read_tail(path, limit_bytes)
     except OSError:
         return []
-    return content.decode(errors="replace").splitlines()[-count:]
+    lines = content.decode(errors="replace").splitlines()
+    return [line for line in lines if not is_noise(line)][-count:]
 
 
 def _started_s(path: Path) -> float:

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from yoked.core.faults import fault
+from yoked.core.torchnoise import without_noise
 from yoked.errors import YokedError, error_kinds
 from yoked.text import Followed, plain
 
@@ -139,7 +140,12 @@ class Output:
         return self._followed.setdefault(source, Followed()).feed(text)
 
     def rank_output(self, stream: str, text: str) -> None:
-        """What a rank wrote: to the stream to which it wrote it, unless that is for JSON."""
+        """What a rank wrote: to the stream to which it wrote it, unless that is for JSON.
+
+        Without torch's warnings that mean nothing, which `yoked logs` has.
+        """
+        if stream == "err" and not self._raw:
+            text = without_noise(text)
         shown = self.followed(stream, text)
         if stream == "out" and not self.json_mode:
             self.text(shown)

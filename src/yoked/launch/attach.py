@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from yoked.agent.verdict import verdict_of
+from yoked.core.torchnoise import without_noise
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.outcome import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
@@ -342,9 +343,10 @@ class _Viewer:
                 if cause is None
                 else f"run {name} failed: {headline(cause)}; it {again}"
             )
-        # Of a training a step is waited for.
-        self.launch.over = self.launch.over or not self.record.trains
         text = part.data.decode(errors="replace")
+        # Of a training a step is waited for.
+        begun = not self.record.trains and bool(without_noise(text))
+        self.launch.over = self.launch.over or begun
         self._output.rank_output(part.content["stream"], text)
 
     def _on_back(self, host: str) -> None:

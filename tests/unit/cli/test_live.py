@@ -56,6 +56,19 @@ def test_lines_of_progress_are_not_shown_beside_the_live_line_but_the_last_one(
     assert terminal.getvalue() == "step 1,160/1,160  loss 4.2\nstep 6: validation\n"
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_warnings_of_torch_that_mean_nothing_are_shown_in_raw_output_alone(
+    monkeypatch: pytest.MonkeyPatch, raw: bool
+) -> None:
+    terminal = a_terminal(monkeypatch)
+    noise = "[W1126 08:02:59.33 socket.cpp:207] [c10d] The hostname of the client socket cannot be "
+    noise += "retrieved. err=-3\n"
+
+    LiveView(Output(json_mode=False, raw=raw)).rank_output("err", f"loading\n{noise}saved\n")
+
+    assert terminal.getvalue() == f"loading\n{noise if raw else ''}saved\n"
+
+
 def test_without_a_terminal_there_is_no_live_line_and_all_lines_are_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from yoked.channel.names import LOOPBACK
 from yoked.core.fs import read_tail
 from yoked.core.schema import decode
+from yoked.core.torchnoise import is_noise
 from yoked.diagnosis.activity import own_frame
 from yoked.diagnosis.calls import Calls
 from yoked.diagnosis.cause import SAME_CALLS, SAME_STEPS
@@ -316,4 +317,5 @@ def _tail(path: Path) -> list[str]:
     if not path.exists():
         return []
     text = read_tail(path, _TAIL_BYTES).decode(errors="replace")
-    return [line for line in text.splitlines() if line.strip()]
+    # Of a rank that died at once they would be its last words.
+    return [line for line in text.splitlines() if line.strip() and not is_noise(line)]

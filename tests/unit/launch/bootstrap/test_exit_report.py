@@ -12,7 +12,12 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.diagnosis.memory import MemoryTrend
-from yoked.launch.bootstrap.exit_report import RankExit, last_lines, rank_failure
+from yoked.launch.bootstrap.exit_report import (
+    RankExit,
+    last_lines,
+    rank_failure,
+    store_failure,
+)
 from yoked.launch.bootstrap.job import Job, Node, Program
 
 KILLED = RankExit(pid=7, exit_code=-9, time_s=20.0)
@@ -242,6 +247,18 @@ def test_the_last_lines_end_with_the_stream_that_was_written_last(job: Job) -> N
 
     assert last_lines(job, 0, 2)[-2:] == ("step 39", "warning \ufffd")
     assert last_lines(job, 0, 1) == ()
+
+
+def test_what_torch_prints_at_each_start_is_no_ranks_last_word(job: Job) -> None:
+    noise = (
+        "[W1126 08:02:59.334758623 socket.cpp:207] [c10d] The hostname of the client socket cannot "
+        "be retrieved. err=-3\n"
+    )
+    job.log_file(0, 2, "err").write_text(f"{noise}loading\n{noise}")
+    (job.folder / "logs" / "launcher.err").write_text(f"no room\n{noise}")
+
+    assert last_lines(job, 0, 2) == ("loading",)
+    assert store_failure(job, KILLED).last_lines == ("no room",)
 
 
 ABORTED = RankExit(pid=7, exit_code=-6, time_s=20.0)
