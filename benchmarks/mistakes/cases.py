@@ -209,6 +209,8 @@ MISTAKES = {
             "--force",
             ("yoked export night --to safetensors --force",),
         ),
+        Mistake("export night --to nanochat --ranks 0", "give 1 or more"),
+        Mistake("export night --to safetensors --ranks 2", "leave --ranks out"),
     ),
     "clean": (
         meant("clean --jsn", "clean --json"),

@@ -24,13 +24,16 @@ from yoked.errors import CheckpointError
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
     Manifest,
+    checkpoint_files,
     manifest_name,
     meta_name,
     model_name,
     optim_name,
+    optim_parts,
 )
 from yoked.train.checkpoint_reading import read_meta, read_model, read_tensors
 from yoked.train.nanochat_format import OptimState, Snapshot, from_nanochat, to_nanochat
+from yoked.train.nanochat_ranks import join_ranks
 from yoked.units import format_bytes
 
 RESUME_FLAG = "--resume-from-step"
@@ -386,18 +389,19 @@ class CheckpointStore:
     ) -> LoadedCheckpoint:
         paths = self._paths(manifest, step)
         if manifest is not None:
-            unused = () if optimizer else (optim_name(step),)
+            unused = [] if optimizer else [name for name in paths if name.startswith("optim_")]
             self._files.verify(manifest, leave_out=unused)
         meta = read_meta(paths[meta_name(step)])
         model_state = read_model(paths[model_name(step)])
-        optim_path = paths.get(optim_name(step))
+        parts = [paths[name] for name in optim_parts(paths, step)] if optimizer else []
         optim_state = None
-        if optimizer and optim_path is not None:
+        if parts:
             shapes = {name: tuple(tensor.shape) for name, tensor in model_state.items()}
             try:
-                optim_state = from_nanochat(read_tensors(optim_path), shapes)
+                whole = join_ranks([read_tensors(path) for path in parts], shapes)
+                optim_state = from_nanochat(whole, shapes)
             except CheckpointError as error:
-                raise CheckpointError(f"{optim_path}: {error.what}", fix=error.fix) from error
+                raise CheckpointError(f"{parts[0]}: {error.what}", fix=error.fix) from error
         return LoadedCheckpoint(step, model_state, optim_state, meta)
 
     def _paths(self, manifest: Manifest | None, step: int) -> dict[str, Path]:
@@ -410,8 +414,7 @@ class CheckpointStore:
             return found
         if step not in self._files.foreign():
             raise self._not_there(step)
-        names = (model_name(step), meta_name(step), optim_name(step))
-        return {name: self.folder / name for name in names if (self.folder / name).is_file()}
+        return checkpoint_files(self.folder, step)
 
     def _not_there(self, step: int) -> CheckpointError:
         steps = self.steps()

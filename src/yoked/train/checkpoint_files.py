@@ -27,7 +27,7 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ _STAGED = re.compile(r"\.yoked-(\d{6,})-([0-9a-f]{8})-(.+)\.part")
 _MANIFEST = re.compile(r"manifest_(\d{6,})\.json")
 _TOMBSTONE = re.compile(r"\.yoked-removing_(\d{6,})\.json")
 _MODEL = re.compile(r"model_(\d+)\.pt")
+_OPTIM = re.compile(r"optim_(\d{6,})_rank(\d+)\.pt")
 
 
 def model_name(step: int) -> str:
@@ -60,9 +61,29 @@ def meta_name(step: int) -> str:
     return f"meta_{step:06d}.json"
 
 
-def optim_name(step: int) -> str:
-    """The optimizer state's file, by nanochat's name for that of one rank."""
-    return f"optim_{step:06d}_rank0.pt"
+def optim_name(step: int, rank: int = 0) -> str:
+    """A rank's file of the optimizer's state, by nanochat's name. Our runs have that of rank 0."""
+    return f"optim_{step:06d}_rank{rank}.pt"
+
+
+def optim_parts(names: Iterable[str], step: int) -> list[str]:
+    """Those of the names that are files of the optimizer's state, from rank 0 on.
+
+    Raises CheckpointError where a rank's is missing before the last one.
+    """
+    matches = [_OPTIM.fullmatch(name) for name in names]
+    ranks = sorted(int(match[2]) for match in matches if match and int(match[1]) == step)
+    if ranks != list(range(len(ranks))):
+        missing = min(set(range(len(ranks))) - set(ranks))
+        raise CheckpointError(
+            f"{optim_name(step, missing)} is missing beside {optim_name(step, ranks[-1])}: "
+            "nanochat's ranks have a part of the optimizer's state each.",
+            fix=(
+                "bring it from the host on which that rank ran",
+                "or move the other parts away to begin with a new optimizer",
+            ),
+        )
+    return [optim_name(step, rank) for rank in ranks]
 
 
 def manifest_name(step: int) -> str:
@@ -403,7 +424,8 @@ class CheckpointFolder:
         # A manifest beside it means that the step was saved anew; its files are the new ones.
         if not (self.path / manifest_name(step)).exists():
             # The model first: without it nanochat no longer takes the step for complete.
-            for name in (model_name(step), optim_name(step), meta_name(step)):
+            parts = [path.name for path in self.path.glob(f"optim_{step:06d}_rank*.pt")]
+            for name in (model_name(step), *parts, meta_name(step)):
                 (self.path / name).unlink(missing_ok=True)
             sync_path(self.path)
         tombstone.unlink(missing_ok=True)

@@ -8,28 +8,45 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import glob
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from yoked.core.fs import disk_full, free_bytes, lock_folder, sync_path, write_json
+from yoked.core.fs import (
+    HashingWriter,
+    disk_full,
+    free_bytes,
+    lock_folder,
+    sync_path,
+    write_json,
+)
 from yoked.errors import UsageError, YokedError
 from yoked.train import standalone
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import (
     MODEL_FOLDERS,
+    CheckpointFolder,
     checkpoint_files,
     find_model_folder,
     find_tokenizer,
+    meta_name,
+    model_name,
+    optim_name,
+    optim_parts,
 )
+from yoked.train.checkpoint_reading import read_tensors
 from yoked.train.nanochat_format import export_tokenizer
+from yoked.train.nanochat_ranks import join_ranks, part_of_rank, uncuttable
+from yoked.train.optim.groups import Shapes
 from yoked.train.sample import model_shape, tokenizer_of
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME
 
@@ -76,30 +93,41 @@ This folder is a base directory of nanochat: its tools find the model and the to
 export NANOCHAT_BASE_DIR=$PWD
 python -m scripts.base_eval --model-tag {tag}
 python -m scripts.chat_cli -i base -g {tag}
+{start} -m scripts.chat_sft --model-tag {tag}
 ```
 
-`yoked train --from FOLDER` goes on from it as well.
+Each of nanochat's ranks reads its part of the optimizer's state from a file of its own. This folder
+has the files for {ranks}; `yoked export --to nanochat --ranks N` writes them for N. Each
+host on which ranks start needs this folder.
+
+`yoked train --from FOLDER` goes on from it as well, with any number of ranks.
 """,
 }
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written. size_bytes: of all files."""
+    """What was written. size_bytes: of all files. ranks: of nanochat, that read the optimizer;
+    0: the checkpoint has no optimizer's state.
+    """
 
     folder: Path
     step: int
     val_bpb: float | None
     parameters: int
     size_bytes: int
+    ranks: int
 
 
-def export(source: Path, target: Path, to: Format, *, checkpoint: str, force: bool) -> Exported:
+def export(
+    source: Path, target: Path, to: Format, *, checkpoint: str, force: bool, ranks: int = 1
+) -> Exported:
     """Write a model for other programs into a folder.
 
     source: as `load_trained` has it. checkpoint: latest, best or a step. force: an earlier export
-    may be replaced. Every file of the checkpoint is verified first. Raises UsageError,
-    CheckpointError, DataError, and YokedError where the disk takes no more.
+    may be replaced. ranks: of nanochat, which are to read the optimizer's state.
+    Every file of the checkpoint is verified first. Raises UsageError, CheckpointError, DataError,
+    and YokedError where the disk takes no more.
     """
     _require_free(target, force)
     model_folder = find_model_folder(source)
@@ -107,6 +135,12 @@ def export(source: Path, target: Path, to: Format, *, checkpoint: str, force: bo
     loaded = store.load(store.find(checkpoint), optimizer=to == "nanochat")
     shape = model_shape(loaded.meta, model_folder)
     tokenizer = tokenizer_of(model_folder, shape)
+    shapes = {name: tuple(tensor.shape) for name, tensor in loaded.model_state.items()}
+    if to == "nanochat":
+        _require_cuttable(shapes, ranks)
+    files = checkpoint_files(model_folder, loaded.step)
+    if not optim_parts(files, loaded.step):
+        ranks = 0
     parameters = sum(tensor.numel() for tensor in loaded.model_state.values())
     ours: dict[str, Any] = {
         "format": to,
@@ -115,8 +149,8 @@ def export(source: Path, target: Path, to: Format, *, checkpoint: str, force: bo
         "step": loaded.step,
         "val_bpb": store.val_bpb(loaded.step),
         "parameters": parameters,
+        **({"optimizer_ranks": ranks} if to == "nanochat" else {}),
     }
-    files = checkpoint_files(model_folder, loaded.step)
     needed_bytes = sum(path.stat().st_size for path in files.values())
     with _made(target, needed_bytes, force=force) as folder:
         (folder / "README.md").write_text(_readme(to, ours, shape.vocab_size), encoding="utf-8")
@@ -129,11 +163,12 @@ def export(source: Path, target: Path, to: Format, *, checkpoint: str, force: bo
             (folder / PICKLE_NAME).unlink()
             shutil.copyfile(Path(standalone.__file__), folder / "model.py")
         else:
-            _copy_checkpoint(files, folder / MODEL_FOLDERS / model_folder.name)
+            copy = folder / MODEL_FOLDERS / model_folder.name
+            _copy_checkpoint(files, copy, loaded.step, shapes, ranks=ranks, val_bpb=ours["val_bpb"])
             export_tokenizer(find_tokenizer(model_folder), folder / "tokenizer")
         write_json(folder / MARK, ours)
     size_bytes = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    return Exported(target, loaded.step, ours["val_bpb"], parameters, size_bytes)
+    return Exported(target, loaded.step, ours["val_bpb"], parameters, size_bytes, ranks)
 
 
 def _require_free(target: Path, force: bool) -> None:
@@ -230,10 +265,51 @@ def _write_safetensors(folder: Path, weights: Mapping[str, Tensor]) -> None:
     path.chmod((folder / "README.md").stat().st_mode)
 
 
-def _copy_checkpoint(files: Mapping[str, Path], folder: Path) -> None:
+def _require_cuttable(shapes: Shapes, ranks: int) -> None:
+    """Raise UsageError where nanochat itself cannot train the model on so many ranks."""
+    if (name := uncuttable(shapes, ranks)) is None:
+        return
+    fewer = next(n for n in range(ranks - 1, 0, -1) if uncuttable(shapes, n) is None)
+    raise UsageError(
+        f"nanochat cannot train this model on {ranks} ranks: each updates an equal part of "
+        f"{name}, and its {shapes[name][0]:,} rows are no multiple of {ranks}",
+        fix=f"--ranks {fewer}",
+    )
+
+
+def _copy_checkpoint(
+    files: Mapping[str, Path],
+    folder: Path,
+    step: int,
+    shapes: Shapes,
+    *,
+    ranks: int,
+    val_bpb: float | None,
+) -> None:
+    """Copy a checkpoint, with the optimizer's state in parts for so many of nanochat's ranks."""
     folder.mkdir(parents=True)
-    for name, path in files.items():
-        shutil.copyfile(path, folder / name)
+    parts = optim_parts(files, step)
+    if len(parts) == ranks:
+        for name, path in files.items():
+            shutil.copyfile(path, folder / name)
+        return
+    whole = join_ranks([read_tensors(files[name]) for name in parts], shapes)
+    contents: dict[str, Callable[[HashingWriter], object]] = {}
+    for rank in range(ranks):
+        contents[optim_name(step, rank)] = functools.partial(_save_part, whole, shapes, rank, ranks)
+    for name in (meta_name(step), model_name(step)):
+        contents[name] = functools.partial(_copy_into, files[name])
+    # The manifest of the source has the sizes of other files.
+    CheckpointFolder(folder).save(step, contents, val_bpb)
+
+
+def _save_part(whole: Mapping[str, Any], shapes: Shapes, rank: int, ranks: int, file: Any) -> None:
+    torch.save(part_of_rank(whole, shapes, rank, ranks), file)
+
+
+def _copy_into(source: Path, file: HashingWriter) -> None:
+    with source.open("rb") as content:
+        shutil.copyfileobj(content, file)
 
 
 def _trained(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,7 +320,7 @@ def _trained(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readme(to: Format, ours: Mapping[str, Any], vocab_size: int) -> str:
-    val_bpb = ours["val_bpb"]
+    val_bpb, ranks = ours["val_bpb"], ours.get("optimizer_ranks", 1)
     return _README[to].format(
         name=ours["run"] or ours["model_tag"],
         step=ours["step"],
@@ -252,5 +328,7 @@ def _readme(to: Format, ours: Mapping[str, Any], vocab_size: int) -> str:
         validation="not evaluated" if val_bpb is None else f"{val_bpb:.4f} bits per byte",
         tokenizer=JSON_NAME,
         tag=ours["model_tag"],
+        start="python" if ranks < 2 else f"yoked run --ranks {ranks} --",
+        ranks="1 rank" if ranks == 1 else f"{ranks} ranks",
         vocab_size=vocab_size,
     )

@@ -103,7 +103,8 @@ def _stack_group(
 def from_nanochat(state_dict: Mapping[str, Any], shapes: Shapes) -> OptimState:
     """Our optimizer state from nanochat's state dict of one rank; tensors are shared, not copied.
 
-    Raises CheckpointError when it is of another model, or a part that one of several ranks wrote.
+    What several ranks wrote is joined first (`nanochat_ranks.join_ranks`). Raises CheckpointError
+    when it is of another model, or lacks parts.
     """
     groups = parameter_groups(shapes)
     try:
@@ -158,8 +159,11 @@ def _require_shape(what: str, tensor: Tensor, expected: tuple[int, ...]) -> None
     if tuple(tensor.shape) != expected:
         raise CheckpointError(
             f"{what} has shape {tuple(tensor.shape)}, not {expected}: the optimizer state is of "
-            "another model, or one of several ranks wrote it and it holds only that rank's part.",
-            fix="take a checkpoint of a run with one rank, or begin with a new optimizer",
+            "another model, or one of several ranks wrote it and the others' parts are missing.",
+            fix=(
+                "put the optimizer files of all ranks beside it",
+                "or move it away to begin with a new optimizer",
+            ),
         )
 
 

@@ -256,7 +256,7 @@ def _load_another(path: Path, setup: RunSetup) -> LoadedCheckpoint:
     try:
         return store.load()
     except CheckpointError as problem:
-        # Several ranks of nanochat save a part each.
+        # Of several ranks of nanochat each saves a part, on its own host: one may be missing.
         loaded = store.load(optimizer=False)
         return dataclasses.replace(loaded, passed_over=(problem.what,))
 

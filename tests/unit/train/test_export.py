@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.train.conftest import TinyState
 from tests.unit.train.trained_models import make_model, make_run, save_model
 
 from yoked.errors import CheckpointError, UsageError, YokedError
@@ -122,6 +123,71 @@ def test_nanochat_finds_model_optimizer_and_tokenizer(run: Path, tmp_path: Path)
     again = load_trained(folder)
     torch.testing.assert_close(logits_of(again, ids), logits_of(load_trained(run), ids))
     assert CheckpointStore(folder / "base_checkpoints/d3").load().optim_state is not None
+
+
+def save_trained(folder: Path) -> TinyState:
+    """A checkpoint with an optimizer's state, of step 5."""
+    state = TinyState()
+    shape = vars(make_model().config) | {"vocab_size": 64}
+    with CheckpointStore(folder) as store:
+        meta = {**state.meta, "model_config": shape}
+        store.save(5, state.model, state.saved, meta, extra={}, val_bpb=1.5, background=False)
+    return state
+
+
+def test_each_rank_of_nanochat_finds_its_part_of_the_optimizer(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "tokenizer_of", lambda *_: None)
+    state = save_trained(run / "checkpoints/base_checkpoints/d2")
+
+    folder = exported(
+        run / "checkpoints/base_checkpoints/d2", tmp_path / "out", "nanochat", ranks=2
+    )
+
+    files = folder / "base_checkpoints/d2"
+    assert sorted(path.name for path in files.iterdir()) == [
+        "manifest_000005.json",
+        "meta_000005.json",
+        "model_000005.pt",
+        "optim_000005_rank0.pt",
+        "optim_000005_rank1.pt",
+    ]
+    shapes = {
+        rank: torch.load(files / f"optim_000005_rank{rank}.pt")["state"][0]["exp_avg"].shape
+        for rank in range(2)
+    }
+    assert shapes == {0: (32, 32), 1: (32, 32)}
+    assert "files for 2 ranks" in (folder / "README.md").read_text()
+    # Whoever goes on from there, or exports it for another number of ranks, has all of it.
+    again = exported(folder, tmp_path / "again", "nanochat", ranks=1)
+    for base in (folder, again):
+        store = CheckpointStore(base / "base_checkpoints/d2")
+        loaded = store.load()
+        assert loaded.optim_state is not None
+        for name, entry in state.optim["muon"].items():
+            found = loaded.optim_state["muon"][name]["momentum_buffer"]
+            assert torch.equal(found, entry["momentum_buffer"])
+        assert store.val_bpb(5) == 1.5
+    assert not list(again.rglob("*_rank1.pt"))
+
+
+def test_as_many_ranks_as_nanochat_itself_cannot_use_are_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="its 320 rows are no multiple of 7") as caught:
+        exported(run, tmp_path / "out", "nanochat", ranks=7)
+
+    assert caught.value.fix == ("--ranks 5",)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_part_that_is_missing_is_named(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    save_trained(folder)
+    (folder / "manifest_000005.json").unlink()
+    (folder / "optim_000005_rank0.pt").rename(folder / "optim_000005_rank1.pt")
+
+    with pytest.raises(CheckpointError, match=r"optim_000005_rank0\.pt is missing"):
+        CheckpointStore(folder).load()
 
 
 @pytest.mark.parametrize("to", ["safetensors", "nanochat"])

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from yoked.cli.flags import CheckpointFlag, JsonFlag, RunsDir, check_checkpoint
 from yoked.cli.output import Output
 from yoked.cli.sampling import RunOrFolder, find_folder
+from yoked.errors import UsageError
 from yoked.units import format_bytes, format_count
 
 
@@ -30,6 +31,13 @@ def command(
         Path | None, Parameter(help="The folder to make. Default: the run's name and the format.")
     ] = None,
     checkpoint: CheckpointFlag = "latest",
+    ranks: Annotated[
+        int | None,
+        Parameter(
+            help="How many ranks of nanochat are to read the optimizer's state: each has a file of "
+            "its own. Default: 1."
+        ),
+    ] = None,
     force: Annotated[
         bool, Parameter(negative="", help="Replace an earlier export in that folder.")
     ] = False,
@@ -42,11 +50,17 @@ def command(
     """
     output = Output(json_mode=json_output)
     check_checkpoint(checkpoint)
+    if ranks is not None and to != "nanochat":
+        raise UsageError(
+            f"--ranks is for --to nanochat: {to} has no optimizer's state", fix="leave --ranks out"
+        )
+    if ranks is not None and ranks < 1:
+        raise UsageError(f"--ranks {ranks} is too small", fix="give 1 or more")
     source = find_folder(run, runs_dir)
     target = out or Path(f"{source.resolve().name}-{to}")
     from yoked.train.export import export
 
-    done = export(source, target, to, checkpoint=checkpoint, force=force)
+    done = export(source, target, to, checkpoint=checkpoint, force=force, ranks=ranks or 1)
     folder = shlex.quote(str(target))
     loads = f"{_python()} {folder}/model.py 'The'"
     if to == "nanochat":
@@ -54,6 +68,10 @@ def command(
     size = f"{format_count(done.parameters)} parameters, {format_bytes(done.size_bytes)}"
     if done.val_bpb is not None:
         size += f", {done.val_bpb:.4f} bits per byte"
+    evidence = [size, "README.md there says how to load it"]
+    if to == "nanochat" and done.ranks:
+        files = "file for 1 rank" if done.ranks == 1 else f"files for {done.ranks} ranks"
+        evidence.insert(1, f"the optimizer's state has the {files} of nanochat (--ranks)")
     output.result(
         {
             "dir": str(target),
@@ -63,9 +81,10 @@ def command(
             "val_bpb": done.val_bpb,
             "parameters": done.parameters,
             "bytes": done.size_bytes,
+            **({"ranks": done.ranks} if to == "nanochat" else {}),
         },
         verdict=f"exported step {done.step:,} of {source.name} to {target}",
-        evidence=[size, "README.md there says how to load it"],
+        evidence=evidence,
         next_commands=[loads],
     )
     return 0
