@@ -121,6 +121,29 @@ def test_runs_for_programs_are_one_object(failed: Path, capsys: pytest.CaptureFi
     assert told["runs"][0]["faults"][0]["rank"] == 1
 
 
+def test_a_run_of_a_fleet_that_was_stopped_and_went_on_is_one_row_with_its_last_loss(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished = json.dumps({"status": "finished", "exit_code": 0, "attempts": []})
+    outcome = "os.environ['YOKED_JOB_FOLDER'] + '/outcome.json'"
+    ends = f"import os; open({outcome}, 'w').write({finished!r})"
+    start(root, PATIENT, run="night", trains="night")
+    stop.command("night")
+    start(root, ends, over=True, run="night.2", trains="night")
+    (root / "runs" / "night").mkdir(parents=True)
+    (root / "runs" / "night" / "metrics.jsonl").write_text(
+        '{"step": 4, "loss": 5.5}\n{"resumed_at": 5}\n'
+        '{"step": 9, "loss": 2.5}\n{"step": 10, "val_bpb": 1.5}\n'
+    )
+    capsys.readouterr()
+
+    runs.command(json_output=True)
+
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (row["run"], row["job"], row["state"]) == ("night", "night.2", "finished")
+    assert (row["step"], row["loss"]) == (10, 2.5)
+
+
 def test_what_a_program_opens_to_everybody_is_named(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
