@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import stat
 from datetime import datetime
 from pathlib import Path
 
+from yoked.core.fs import read_json, write_bytes
 from yoked.core.names import RUN_NAME
 from yoked.errors import UsageError
 
 # The first file of a run: a folder with it is one of ours, however soon its start was ended.
 MARK = ".yoked-run"
+# In the copy of a fleet's run: where the fleet's file is, by which the newest of it is fetched.
+COPY_MARK = ".yoked-copy.json"
 # A folder with one of these is a run; the newest of them says when it was last alive.
 _MARKS = ("run.json", "metrics.jsonl", "result.json")
 
@@ -78,6 +82,18 @@ def require_plain(folder: Path) -> None:
                 )
 
 
+def mark_copy(folder: Path, fleet_file: Path) -> None:
+    """Note that a run's folder is a copy of what hosts of a fleet have."""
+    content = {"fleet": str(fleet_file.absolute())}
+    write_bytes(folder / COPY_MARK, json.dumps(content).encode(), durable=False)
+
+
+def copied_from(folder: Path) -> Path | None:
+    """The file of the fleet whose run this is a copy of; None: it is this machine's own."""
+    named = (read_json(folder / COPY_MARK) or {}).get("fleet")
+    return Path(named) if isinstance(named, str) else None
+
+
 def list_runs(runs_dir: Path) -> list[Path]:
     """Folders of runs, the one that was last alive first."""
     if not runs_dir.is_dir():
@@ -109,7 +125,11 @@ def _find(named: str | None, runs_dir: Path) -> Path:
         if not runs:
             raise UsageError(
                 f"there is no run in {runs_dir}",
-                fix=("yoked train", "--runs-dir FOLDER    names another folder"),
+                fix=(
+                    "yoked train",
+                    "yoked fetch NAME    brings a fleet's here; `yoked runs` lists what hosts have",
+                    "--runs-dir FOLDER    names another folder",
+                ),
             )
         return runs[0]
     for candidate in (runs_dir / named, Path(named)):

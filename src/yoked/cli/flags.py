@@ -155,6 +155,11 @@ def check_checkpoint(which: str) -> str:
     return which
 
 
+def named_checkpoint(which: str) -> str:
+    """The checkpoint that --checkpoint names, in words."""
+    return f"the {which} checkpoint" if which in ("latest", "best") else f"the one of step {which}"
+
+
 def same_checkpoint(which: str) -> str:
     """` --checkpoint WHICH` for a command line about the same one; "" for the default."""
     return "" if which == "latest" else f" --checkpoint {which}"

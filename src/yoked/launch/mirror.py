@@ -8,6 +8,7 @@ its manifest. Only names that a run has come, and no file longer than it was lis
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -115,7 +116,16 @@ def mirror_run(
             came += piece
             if progress is not None:
                 progress(came, total)
+        if name.startswith(f"{CHECKPOINTS}/"):
+            _keep_time(here / name, listing.files[name][1])
     return came
+
+
+def _keep_time(path: Path, changed_ns: int) -> None:
+    """Let a file be as old as there: of a checkpoint a person asks when it was saved."""
+    # A host may name any time.
+    with contextlib.suppress(OSError, OverflowError):
+        os.utime(path, ns=(changed_ns, changed_ns))
 
 
 def require_same_run(client: AgentClient, remote: str, here: Path) -> None:

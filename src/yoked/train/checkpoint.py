@@ -46,7 +46,7 @@ class LoadedCheckpoint:
     """A checkpoint in memory. Its tensors may be mapped from the files: copy, do not keep them.
 
     optim_state: None when it was not asked for, or nanochat saved none.
-    passed_over: newer checkpoints that were damaged, one message each.
+    passed_over: newer checkpoints that were damaged, one message each. saved_s: seconds since 1970.
     """
 
     step: int
@@ -54,6 +54,7 @@ class LoadedCheckpoint:
     optim_state: OptimState | None
     meta: dict[str, Any]
     passed_over: tuple[str, ...] = ()
+    saved_s: float = 0.0
 
 
 class PinnedBuffers(Snapshot):
@@ -402,7 +403,8 @@ class CheckpointStore:
                 optim_state = from_nanochat(whole, shapes)
             except CheckpointError as error:
                 raise CheckpointError(f"{parts[0]}: {error.what}", fix=error.fix) from error
-        return LoadedCheckpoint(step, model_state, optim_state, meta)
+        saved_s = paths[model_name(step)].stat().st_mtime
+        return LoadedCheckpoint(step, model_state, optim_state, meta, saved_s=saved_s)
 
     def _paths(self, manifest: Manifest | None, step: int) -> dict[str, Path]:
         if manifest is not None:

@@ -36,6 +36,7 @@ from yoked.core.fs import HashingWriter, sha256_of, sync_path
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
 from yoked.records.saved_step import SavedStep, best_step
+from yoked.runs import copied_from
 from yoked.shape import Shape, amount, quantity, require
 
 FORMAT = 1
@@ -446,6 +447,14 @@ def find_model_folder(path: Path) -> Path:
             return max(found, key=_saved_at)
     if found := [folder for folder in path.glob("*/") if any(folder.glob(_MODELS))]:
         return max(found, key=_saved_at)
+    if (path / "run.json").is_file():
+        copied = copied_from(path) is not None
+        raise CheckpointError(
+            f"run {path.resolve().name} has saved no checkpoint {'here' if copied else 'yet'}",
+            fix=f"yoked fetch {path.resolve().name}    brings one from its hosts"
+            if copied
+            else "yoked stop    has a run that goes on save and end; --save-every saves meanwhile",
+        )
     raise CheckpointError(
         f"there is no checkpoint in {path}",
         fix="name a run's folder, one with base_checkpoints/, or that of the model_*.pt files",

@@ -17,7 +17,7 @@ from yoked.errors import UsageError, YokedError
 from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
 from yoked.paths import private_folder
-from yoked.runs import MARK, require_new
+from yoked.runs import COPY_MARK, MARK, require_new
 from yoked.train.trainer import StepStats
 
 # Temporary names of `fs.write_json`; a kill leaves such a file.
@@ -92,6 +92,8 @@ class RunFolder:
         """Write run.json and open the journals for appending."""
         # It tells what an earlier start came to, which goes on now.
         (self.path / "result.json").unlink(missing_ok=True)
+        # From now on it is more than what the hosts have from which it may have been fetched.
+        (self.path / COPY_MARK).unlink(missing_ok=True)
         self.attempt = attempt
         for left in self.path.iterdir():
             # An earlier attempt was killed while it wrote the file.

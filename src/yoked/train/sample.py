@@ -190,13 +190,15 @@ def decode_stream(ids: Iterator[int], tokenizer: Tokenizer) -> Iterator[str]:
 class TrainedModel:
     """A model in float32 on the CPU, its tokenizer and the metadata of its checkpoint.
 
-    better: step and val_bpb of the run's best checkpoint, where that is another one.
+    saved_s: when it was saved, in seconds since 1970. better: step and val_bpb of the run's best
+    checkpoint, where that is another one.
     """
 
     model: GPT
     tokenizer: Tokenizer
     meta: dict[str, Any]
     step: int
+    saved_s: float
     better: tuple[int, float] | None
 
     def write(self, prompt: str, sampling: Sampling) -> Iterator[str]:
@@ -235,7 +237,8 @@ def load_trained(path: Path, checkpoint: str = "latest") -> TrainedModel:
     model.finish()
     best = store.best()
     better = best if checkpoint == "latest" and best and best[0] != loaded.step else None
-    return TrainedModel(model.eval(), tokenizer, loaded.meta, loaded.step, better)
+    saved_s = loaded.saved_s
+    return TrainedModel(model.eval(), tokenizer, loaded.meta, loaded.step, saved_s, better)
 
 
 def tokenizer_of(folder: Path, config: ModelShape) -> Tokenizer:

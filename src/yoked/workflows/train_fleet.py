@@ -23,7 +23,7 @@ from yoked.launch.program import Program
 from yoked.launch.registry import Record
 from yoked.launch.start import JobRequest, NodePlan, OnFault
 from yoked.remote.client import host_wrote
-from yoked.runs import require_new
+from yoked.runs import mark_copy, require_new
 from yoked.shape import amount, anything, quantity, require
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes
@@ -126,7 +126,9 @@ def train_fleet(
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
                 handle = RunHandle.of(job.started, reconnecting(fleet))
-                results.append(_bring_home(config, fleet_flag, job, job.end, handle, view))
+                results.append(
+                    _bring_home(config, fleet.path, fleet_flag, job, job.end, handle, view)
+                )
                 if config.dry_run:
                     handle.remove()
 
@@ -267,7 +269,13 @@ def _mirror(
 
 
 def _bring_home(
-    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, handle: RunHandle, view: View
+    config: TrainConfig,
+    fleet_file: Path,
+    fleet_flag: str,
+    job: FleetJob,
+    end: JobEnd,
+    handle: RunHandle,
+    view: View,
 ) -> Mapping[str, Any]:
     """Copy the run's folder here; its result, or the error that ended it."""
     first = job.started.nodes[0]
@@ -276,7 +284,10 @@ def _bring_home(
     folder = f"{first.job_root}/{job.started.run}"
     if not config.dry_run:
         folder_there = f"{first.facts['state']}/runs/{config.run}"
-        _mirror(handle, host, folder_there, config.runs_dir / config.run, end, view.note)
+        here = config.runs_dir / config.run
+        _mirror(handle, host, folder_there, here, end, view.note)
+        if here.is_dir():
+            mark_copy(here, fleet_file)
     go_on = next(iter(end.record.go_on(fleet_flag)), "the same command again, once that is mended")
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
     with handle.reach(host) as client, host_wrote(host, "the run's result"):

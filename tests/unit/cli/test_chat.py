@@ -22,7 +22,7 @@ from pathlib import Path
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C is the terminal's to send
 from yoked.cli.commands import chat
 class Model:
-    step, better = 5, None
+    step, saved_s, better = 5, 0.0, None
     def write(self, prompt, sampling):
         yield f" [{prompt}]"
         while prompt.startswith("endless"):
@@ -36,6 +36,7 @@ sys.exit(chat.command())
 @dataclass
 class FakeModel:
     step: int = 5
+    saved_s: float = 60.0
     better: None = None
     seeds: list[int] = field(default_factory=list)
 
@@ -83,7 +84,7 @@ def test_in_json_all_texts_are_one_object(
     assert chat.command(json_output=True) == 0
 
     found = json.loads(capsys.readouterr().out)
-    assert found["step"] == 5
+    assert (found["step"], found["saved_s"]) == (5, 60.0)
     assert [(each["prompt"], each["text"]) for each in found["texts"]] == [
         ("one", " [one]"),
         ("\ufffd", " [\ufffd]"),

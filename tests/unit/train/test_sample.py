@@ -8,6 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.unit.train.trained_models import make_model, make_run
 
 from yoked.errors import CheckpointError, UsageError
+from yoked.runs import mark_copy
 from yoked.train.checkpoint_files import find_model_folder
 from yoked.train.sample import (
     CachedDecoder,
@@ -240,6 +241,20 @@ def test_a_folder_without_a_checkpoint_says_what_to_name(tmp_path, snapshot: Sna
     assert str(caught.value) == snapshot
 
     assert "run's folder" in caught.value.fix[0]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_run_that_has_saved_nothing_says_so(tmp_path, copied, snapshot: SnapshotAssertion):
+    night = tmp_path / "night"
+    night.mkdir()
+    (night / "run.json").write_text("{}")
+    if copied:
+        mark_copy(night, tmp_path / "yoked.toml")
+
+    with pytest.raises(CheckpointError) as caught:
+        load_trained(night)
+
+    assert str(caught.value) == snapshot
 
 
 def test_a_tokenizer_of_another_size_is_refused(run, tokenizer, snapshot: SnapshotAssertion):

@@ -43,12 +43,17 @@ def command(
     flags.check()
     folder, trained = load_model(run, runs_dir, checkpoint, output)
     if sys.stdin.isatty() and sys.stdout.isatty() and not json_output:
-        output.text(f"{folder.name}, step {trained.step:,}\n{_HELP}")
+        output.text(_HELP)
         _converse(trained, flags, output)
         return 0
     texts = [*_complete_lines(trained, flags, output)]
     if json_output:
-        payload = {"dir": str(folder), "step": trained.step, "texts": texts}
+        payload = {
+            "dir": str(folder),
+            "step": trained.step,
+            "saved_s": trained.saved_s,
+            "texts": texts,
+        }
         output.result(payload, verdict=f"{len(texts)} texts")
     return 0
 

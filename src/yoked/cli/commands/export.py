@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from yoked.cli.flags import CheckpointFlag, JsonFlag, RunsDir, check_checkpoint
 from yoked.cli.output import Output
-from yoked.cli.sampling import RunOrFolder, find_folder
+from yoked.cli.sampling import RunOrFolder, newest_folder
 from yoked.errors import UsageError
 from yoked.units import format_bytes, format_count
 
@@ -56,7 +56,7 @@ def command(
         )
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks {ranks} is too small", fix="give 1 or more")
-    source = find_folder(run, runs_dir)
+    source = newest_folder(run, runs_dir, checkpoint, output)
     target = out or Path(f"{source.resolve().name}-{to}")
     from yoked.train.export import export
 

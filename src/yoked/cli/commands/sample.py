@@ -26,15 +26,22 @@ def command(
         Parameter(name="--json", negative="", help="Print one JSON object at the end."),
     ] = False,
 ) -> int:
-    """Write text with a trained model, as it is made."""
+    """Write text with a trained model, as it is made.
+
+    Of a run on a fleet it is the newest model, which is fetched first; a folder that is named, such
+    as runs/NAME, is taken as it is.
+    """
     output = Output(json_mode=json_output)
     flags.check()
     folder, trained = load_model(run, runs_dir, checkpoint, output)
-    write(trained.write(prompt, flags.sampling()), folder, trained.step, prompt, output)
+    pieces = trained.write(prompt, flags.sampling())
+    write(pieces, folder, trained.step, trained.saved_s, prompt, output)
     return 0
 
 
-def write(pieces: Iterator[str], folder: Path, step: int, prompt: str, output: Output) -> None:
+def write(
+    pieces: Iterator[str], folder: Path, step: int, saved_s: float, prompt: str, output: Output
+) -> None:
     """Print pieces of text as they come; in JSON, all of them at the end."""
     started_s = time.monotonic()
     if not output.json_mode:
@@ -44,6 +51,7 @@ def write(pieces: Iterator[str], folder: Path, step: int, prompt: str, output: O
     payload = {
         "dir": str(folder),
         "step": step,
+        "saved_s": saved_s,
         "prompt": prompt,
         "text": text,
         "took_s": round(time.monotonic() - started_s, 3),
