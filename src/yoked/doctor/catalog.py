@@ -52,14 +52,17 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def check_named(name: str) -> Check:
-    """The check of that name. Raises UsageError with the nearest."""
+def check_named(name: str, flag: str) -> Check:
+    """The check of that name. Raises UsageError with the nearest, if any is near.
+
+    flag: where it is named, such as `--only`.
+    """
     for check in CHECKS:
         if check.code == name:
             return check
     known = [check.code for check in CHECKS]
-    near = difflib.get_close_matches(name, known, n=3)
+    near = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
-        f"there is no check {name!r}",
-        fix=f"did you mean {' or '.join(near)}?" if near else "docs/reference/checks.md lists them",
+        f"{flag} {name}: there is no such check",
+        fix=f"{flag} {near[0]}" if near else "docs/reference/checks.md lists them",
     )

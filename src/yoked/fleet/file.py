@@ -159,8 +159,11 @@ def find_fleet(named: Path | None) -> Path | None:
     if named == Path(HERE):
         return None
     if named.is_dir():
+        if not (named / FILE_NAME).is_file():
+            raise fault("fleet-missing", path=named / FILE_NAME)
         raise FleetError(
-            f"{named} is a folder, and no fleet's file", fix=f"--fleet {named / FILE_NAME}"
+            f"{named} is a folder, and no fleet's file",
+            fix=f"name the file in it: {named / FILE_NAME}",
         )
     if not named.is_file():
         raise fault("fleet-missing", path=named)
@@ -366,6 +369,15 @@ def write_fleet(path: Path, text: str, *, force: bool = False) -> Path | None:
 
 
 def require_free(path: Path, *, force: bool) -> None:
-    """Raise FleetError when there is a file that must not be replaced."""
+    """Raise FleetError when there is a file that must not be replaced, or a folder."""
+    require_no_folder(path)
     if path.exists() and not force:
         raise fault("fleet-exists", path=path, name=path.name)
+
+
+def require_no_folder(path: Path) -> None:
+    """Raise FleetError when the file that is to be written is a folder."""
+    if path.is_dir():
+        raise FleetError(
+            f"{path} is a folder, and no fleet's file", fix=f"--fleet {path / FILE_NAME}"
+        )

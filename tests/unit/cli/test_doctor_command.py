@@ -436,7 +436,14 @@ def test_a_wrong_name_gets_the_nearest(home: Home, snapshot: SnapshotAssertion) 
     with pytest.raises(UsageError) as caught:
         examine(explain="own-nam")
     assert str(caught.value) == snapshot
-    assert caught.value.fix == ("yoked doctor --explain own-name",)
+    assert caught.value.fix == ("--explain own-name",)
+
+
+def test_of_a_name_that_no_check_is_near_none_is_proposed(home: Home) -> None:
+    with pytest.raises(UsageError) as caught:
+        examine(explain="qwerty")
+
+    assert caught.value.fix == ("docs/reference/checks.md lists them",)
 
 
 def test_a_bundle_is_judged_again_without_any_host(

@@ -86,6 +86,17 @@ def test_without_a_terminal_it_ends_with_what_hands_are_to_do(
     assert capsys.readouterr().out == snapshot
 
 
+def test_a_folder_in_the_place_of_the_file_is_refused_before_anything_is_looked_at(
+    stands: Callable[..., Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stands(HANDS)
+    (tmp_path / "home").mkdir()
+
+    assert main(["up", ".", "--fleet", "home"]) == 2
+
+    assert "fix: --fleet home/yoked.toml" in capsys.readouterr().err
+
+
 def test_a_program_learns_each_step_and_what_it_needs(
     stands: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,7 +50,7 @@ def test_the_example_in_docs_has_checks_that_there_are() -> None:
 
 def test_a_wrong_name_gets_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
-        check_named("firewal-drop")
+        check_named("firewal-drop", "--only")
 
-    assert "firewall-drop" in caught.value.fix[0]
-    assert check_named("own-name").severity == "warning"
+    assert caught.value.fix == ("--only firewall-drop",)
+    assert check_named("own-name", "--only").severity == "warning"

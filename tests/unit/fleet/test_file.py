@@ -249,6 +249,24 @@ def test_the_named_file_counts_then_the_one_that_is_here(
         find_fleet(Path("nowhere.toml"))
 
 
+def test_of_a_folder_the_file_in_it_is_named_and_where_there_is_none_how_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+
+    with raises_fault("fleet-missing", path="home/yoked.toml"):
+        find_fleet(Path("home"))
+    (tmp_path / "home" / "yoked.toml").write_text(WHOLE)
+    with pytest.raises(FleetError) as caught:
+        find_fleet(Path("home"))
+    assert caught.value.fix == ("name the file in it: home/yoked.toml",)
+
+    with pytest.raises(FleetError) as caught:
+        write_fleet(Path("home"), WHOLE, force=True)
+    assert caught.value.fix == ("--fleet home/yoked.toml",)
+
+
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1)
 SSH_NAMES = st.from_regex(r"[\w.@:%/+=,][\w.@:%/+=,-]*", fullmatch=True)
 

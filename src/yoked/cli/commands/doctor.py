@@ -175,7 +175,7 @@ def _examine(
         sudo=flags.sudo,
     )
     for name in flags.only:
-        check_named(name)
+        check_named(name, "--only")
     if not flags.fix:
         return examiner(fleet), None
     # Whoever cannot be asked learns it before anything is looked at.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -77,13 +76,7 @@ def _next(seen: Seen, fleet: Fleet, *, fixed: bool) -> list[str]:
 
 def explain(name: str, output: Output) -> int:
     """Print a check's page. Raises UsageError with the nearest for a name that no check has."""
-    known = {check.code: check for check in catalog.CHECKS}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-        raise UsageError(
-            f"--explain {name}: there is no such check", fix=f"yoked doctor --explain {near[0]}"
-        )
-    check = known[name]
+    check = catalog.check_named(name, "--explain")
     payload = {
         "check": check.code,
         "question": check.question,

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output, as_called
 from yoked.errors import UsageError
+from yoked.fleet.file import require_no_folder
 
 if TYPE_CHECKING:
     from yoked.workflows.steps import Report
@@ -54,6 +55,7 @@ def command(
 
     if depth is not None and depth < 1:
         raise UsageError(f"--depth {depth}: a model has a layer at least", fix="--depth 4")
+    require_no_folder(fleet)
     output = Output(json_mode=json_output)
     with closing(Terminal(output, yes=yes)) as person:
         site = Site(host, fleet, ssh_config, depth, sudo, person)

@@ -57,6 +57,8 @@ DEFAULT_VOCAB_SIZE = 32_768
 # More text hardly changes a vocabulary of the default size, and costs minutes.
 TOKENIZER_TEXT_CHARACTERS = 2_000_000_000
 _PROGRESS_EVERY = 1 << 20
+# Of shorter rows a model learns next to nothing: more text is needed, whatever a row could be.
+_SHORTEST_ROW = 32
 
 
 def prepare(
@@ -317,7 +319,9 @@ class _Preparation:
         total = shards.total(split)
         # The longest row that both splits fill, rounded down to a power of two.
         fits = min(self._longest_row(shards.total(each)) for each in SPLITS)
-        shorter = (f"--max-seq-len {1 << (fits.bit_length() - 1)}",) if fits else ()
+        shorter = (
+            (f"--max-seq-len {1 << (fits.bit_length() - 1)}",) if fits >= _SHORTEST_ROW else ()
+        )
         return DataError(
             f"{self.corpus.root}: the {kind} text has {total.tokens:,} tokens in "
             f"{total.documents:,} documents, not enough for one row of "

@@ -449,6 +449,17 @@ def test_too_little_text_for_a_row_says_which_length_would_do(
     assert found.val.num_rows > 0
 
 
+def test_of_too_little_text_for_any_row_worth_training_on_more_is_asked_for(
+    tmp_path: Path, cache: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("a few words " * 20)
+
+    with pytest.raises(DataError) as caught:
+        prepare(str(tmp_path / "a.txt"), max_seq_len=2_048, vocab_size=265, cache=cache)
+
+    assert caught.value.fix == ("give it more text",)
+
+
 def test_an_error_in_the_corpus_leaves_no_dataset(
     tmp_path: Path, cache: Path, snapshot: SnapshotAssertion
 ) -> None:
