@@ -20,6 +20,10 @@ EndCode = Literal[
     "collective-mismatch",
     "loss-not-finite",
     "weights-apart",
+    # Told apart in absent.py, of what is an exception here.
+    "gpu-missing",
+    "module-missing",
+    "file-missing",
     "exception",
 ]
 

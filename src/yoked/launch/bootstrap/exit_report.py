@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from yoked.channel.names import LOOPBACK
 from yoked.core.fs import read_tail
 from yoked.core.schema import decode
 from yoked.core.torchnoise import is_noise
+from yoked.diagnosis.absent import Absent, Place, absent_of
 from yoked.diagnosis.activity import own_frame
 from yoked.diagnosis.calls import Calls
 from yoked.diagnosis.cause import SAME_CALLS, SAME_STEPS
@@ -27,6 +29,7 @@ from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.vitals import Frame
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.outcome import NOT_MET, Failure
+from yoked.paths import data_root
 
 # From SIGTERM to SIGKILL.
 GRACE_S = 3.0
@@ -49,6 +52,9 @@ _FIXES: Mapping[EndCode, tuple[str, ...]] = {
     "collective-mismatch": (SAME_CALLS,),
 }
 _NO_ROOM_BYTES = 1 << 20
+# More is no program that a person wrote.
+_SOURCE_BYTES = 1 << 20
+_DRIVER = Path("/proc/driver/nvidia/version")
 # As faulthandler writes it.
 _FRAME = re.compile(r'File "([^"]{1,400})", line (\d{1,9}) in (.{1,200})')
 
@@ -124,6 +130,13 @@ def rank_failure(
         if trend is not None:
             ending["what"] = f"{ending['what']}; {trend.words}"
             ending["fix"] = ending.get("fix") or trend.fix
+    # An error of yoked's own says what to do by itself.
+    if cause == "exception" and not ending.get("fix"):
+        absent = _absent(job, ending)
+        if absent is not None:
+            cause = absent.cause
+            ending["what"] = f"{ending['what']}; {absent.what}"
+            ending["fix"] = absent.fix
     if not ending.get("fix"):
         ending["fix"] = _FIXES.get(cause, ())
     failure = Failure(
@@ -249,6 +262,40 @@ def _calls(error: dict[str, Any]) -> Calls | None:
         found: Calls | None = decode(Calls | None, error.get("calls"))
         return found
     return None
+
+
+def _absent(job: Job, ending: dict[str, Any]) -> Absent | None:
+    """What the program expected of this host and did not find, where its error says so."""
+    place = Place(
+        host=job.node.host,
+        # Ranks are children of this process, and run in its interpreter.
+        python=sys.executable,
+        folder=str(job.cwd),
+        names=_names(job.cwd),
+        sent=job.folder in job.cwd.parents,
+        python_made=Path(sys.executable).is_relative_to(data_root() / "envs"),
+        source=_source(job),
+        args=job.program.args,
+        has_gpu=_DRIVER.exists(),
+    )
+    return absent_of(ending["what"], ending.get("traceback") or "", ending.get("at"), place)
+
+
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)  # noqa: PTH208 - names are all that is wanted
+    return []
+
+
+def _source(job: Job) -> str:
+    """The program's text; "" where it is not in its folder."""
+    name = job.program.name
+    path = job.cwd / (name if job.program.kind == "script" else name.replace(".", "/"))
+    for file in (path, path.with_suffix(".py"), path / "__main__.py"):
+        with contextlib.suppress(OSError):
+            if file.stat().st_size <= _SOURCE_BYTES:
+                return file.read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def _crashed_at(job: Job, attempt: int, rank: int) -> str | None:

@@ -63,7 +63,9 @@ _COME_AGAIN = (
     "collective-mismatch",
     "data-ran-out",
     "disk-full",
+    "gpu-missing",
     "loss-not-finite",
+    "module-missing",
     "rank-ended-early",
 )
 _WRONG_PROGRAM = ("SyntaxError", "NameError", "ImportError", "ModuleNotFoundError", "UsageError")
@@ -260,7 +262,8 @@ def comes_again(failure: Failure, before: Failure | None) -> bool:
         # that is bad, or a bug, parts them again.
         return before.cause == failure.cause
     same = (failure.kind, failure.at) == (before.kind, before.at)
-    return same and failure.cause == "exception" and failure.at is not None
+    raised = failure.cause in ("exception", "file-missing")
+    return same and raised and failure.at is not None
 
 
 def obeyed(failure: Failure) -> bool:

@@ -232,7 +232,8 @@ def _require_module(job: Job) -> None:
             raise
         found = None
     if found is None:
-        raise _not_here(f"there is no module {name} for {job.cwd}.", _NO_MODULE_STATUS)
+        where = f"neither in {job.cwd} nor among the packages of {sys.executable}"
+        raise _not_here(f"there is no module {name}: {where}.", _NO_MODULE_STATUS)
 
 
 def _first_on_path(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -300,3 +301,52 @@ def test_an_abort_after_the_meeting_is_an_abort(job: Job) -> None:
 
     assert failure is not None
     assert (failure.signal, failure.before_meeting) == ("SIGABRT", False)
+
+
+@pytest.mark.parametrize(
+    ("what", "cause", "added", "fix"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'peft'",
+            "module-missing",
+            f"; {sys.executable} on beta has no module peft",
+            f"{sys.executable} -m pip install peft",
+        ),
+        (
+            "AssertionError: Torch not compiled with CUDA enabled",
+            "gpu-missing",
+            f"; the program asks for a GPU, and {sys.executable} on beta can use none",
+            "--device=cpu behind the program's name",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'rows.bin'",
+            "file-missing",
+            "/rows.bin is not on beta",
+            "check its name",
+        ),
+    ],
+)
+def test_what_a_program_expected_and_did_not_find_is_said_behind_its_own_words(
+    job: Job, what: str, cause: str, added: str, fix: str
+) -> None:
+    (job.cwd / "x.py").write_text('parser.add_argument("--device", default="cuda")')
+    leave(job.error_file(0, 2), kind=what.partition(":")[0], what=what)
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert failure.cause == cause
+    assert failure.what.startswith(what)
+    assert added in failure.what
+    assert any(line.startswith(fix) for line in failure.fix)
+
+
+def test_a_program_of_the_job_folder_was_sent(job: Job) -> None:
+    sent = replace(job, cwd=job.folder / "work")
+    what = "FileNotFoundError: [Errno 2] No such file or directory: 'rows.bin'"
+    leave(job.error_file(0, 2), kind="FileNotFoundError", what=what)
+
+    failure = rank_failure(sent, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert "rows.bin is not in the copy of the program's folder on beta" in failure.what
