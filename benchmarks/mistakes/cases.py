@@ -52,6 +52,7 @@ MISTAKES = {
     "install": (
         Mistake("install --cuda --cpu", "give one, or none", ("yoked install --check",)),
         Mistake("install --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+        Mistake("install -r nosuch.txt", "-r FILE"),
         Mistake(
             "install --check --host gamma --fleet {fleet}",
             "there are: alpha, beta",

@@ -63,8 +63,10 @@ class Attic:
     agent: AgentClient
     said: list[str]
 
-    def install(self, *, offline: bool, wanted: tuple[str, ...] = WANTED) -> HostEnvironment:
-        wishes = InstallOptions(wanted, offline=offline)
+    def install(
+        self, *, offline: bool, wanted: tuple[str, ...] = WANTED, added: tuple[str, ...] = ()
+    ) -> HostEnvironment:
+        wishes = InstallOptions(wanted, offline=offline, added=added)
         return install_environment(self.agent, Host("alpha"), wishes, self.said.append)
 
 
@@ -81,6 +83,7 @@ def attic(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         ("tinyone", "1.0", "tinytwo>=1"),
         ("tinytwo", "2.0", ""),
         ("tinytwo", "3.0", ""),
+        ("tinymore", "1.5", "tinytwo"),
     ):
         make_wheel(tmp_path, name, version, needs)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -104,6 +107,21 @@ def test_a_host_without_an_index_gets_an_environment_from_here(attic: Attic) -> 
     # Its pip and scripts are usable by hand too.
     assert attic.lab_host.exists(str(Path(found.python).parent / "activate"))
     assert attic.install(offline=False).state == "present"
+
+
+def test_what_a_program_needs_besides_comes_from_here_and_changes_nothing_that_trains(
+    attic: Attic,
+) -> None:
+    before = attic.install(offline=True)
+
+    found = attic.install(offline=False, added=("tinymore>=1",))
+
+    assert found.python == before.python
+    assert (found.state, found.differences) == ("made", ())
+    assert any("1 wheel there" in line for line in attic.said)
+    script = "import tinymore, tinytwo; print(tinymore.VERSION, tinytwo.VERSION)"
+    assert attic.lab_host.run([found.python, "-c", script]).stdout == "1.5 2.0\n"
+    assert attic.install(offline=False, added=("tinymore>=1",)).state == "present"
 
 
 def test_wheels_are_sent_at_once_where_that_is_asked_for(attic: Attic) -> None:

@@ -98,26 +98,35 @@ def answer_environment_make(call: Call) -> None:
 
     args: requirements (lines for pip), options (for pip), build ("cpu" or "cuda"), wheels
     ([[file name, sha256], ...] that are here as blobs; null: pip asks its index), anew (although
-    there is one).
+    there is one); added, lines for what is installed besides, also where the environment is there,
+    under constraints, lines that pin what is not to change.
     Parts: {"line": ...} as pip speaks, {"stage", "done", "total"} in bytes (`InstallWatch`), at the
     end {"made": path of its interpreter}, or {"unreachable": ...} where pip could not reach its
     index. Raises HostError.
     """
     folder = _folder(call.args["digest"])
     with writing_to(folder, None), _locked(folder) as lock:
+        pip = _Pip(call, folder, lock)
         # Whoever held the lock before may have made it, or left it half made.
         found = _read_marker(folder)
         fits = found is not None and found["build"] == call.args["build"]
+        unreachable = None
         if not fits or call.args.get("anew"):
             shutil.rmtree(folder, ignore_errors=True)
             try:
-                unreachable = _make(call, folder, lock)
+                unreachable = _make(call, folder, pip)
             finally:
                 if _read_marker(folder) is None:
                     shutil.rmtree(folder, ignore_errors=True)
-            if unreachable is not None:
-                call.send({"unreachable": unreachable})
-                return
+        if unreachable is None and call.args.get("added"):
+            unreachable = _add(call, folder, pip)
+        if unreachable is not None:
+            call.send({"unreachable": unreachable})
+            return
+        # 200 MB and more need not lie here twice.
+        for _, digest in call.args.get("wheels") or ():
+            with contextlib.suppress(FileNotFoundError):
+                blob_path(digest).unlink()
     call.send({"made": str(_python_of(folder))})
 
 
@@ -149,55 +158,89 @@ def _remove(folder: Path, *, really: bool) -> dict[str, Any]:
     return told
 
 
-def _make(call: Call, folder: Path, lock: int) -> str | None:
-    """Make it; returns what pip said where it could not reach its index."""
-    downloads = folder / ".downloads"
+class _Pip:
+    """The pip of an environment, and its Python; each line that they print is told."""
 
-    def run(argv: Sequence[str], on_line: Callable[[str], None] = lambda _: None) -> Outcome:
+    def __init__(self, call: Call, folder: Path, lock: int) -> None:
+        self._call, self._folder, self._lock = call, folder, lock
+        self._downloads = folder / ".downloads"
+
+    def run(self, argv: Sequence[str], on_line: Callable[[str], None] = lambda _: None) -> Outcome:
+        """Run a program; what it was."""
+
         def told(line: str) -> None:
-            call.send({"line": line})
+            self._call.send({"line": line})
             on_line(line)
 
         return run_program(
             argv,
             # The lock is pip's too: an agent that is killed leaves it working.
-            pass_fds=(lock,),
+            pass_fds=(self._lock,),
             # A person's PYTHONPATH would count as installed. /tmp may be too small for torch.
-            env={"PYTHONPATH": None, "PYTHONHOME": None, "TMPDIR": str(downloads)},
-            cancelled=call.cancelled,
+            env={"PYTHONPATH": None, "PYTHONHOME": None, "TMPDIR": str(self._downloads)},
+            cancelled=self._call.cancelled,
             on_line=told,
         )
 
-    private_folder(downloads)
-    made = run([call.args["python"], "-m", "venv", str(folder)])
+    def install(self, *words: str) -> str | None:
+        """Install what the words name; what pip said where it could not reach its index."""
+        # An agent that was killed may have left some.
+        shutil.rmtree(self._downloads, ignore_errors=True)
+        private_folder(self._downloads)
+        try:
+            return self._install(words)
+        finally:
+            shutil.rmtree(self._downloads, ignore_errors=True)
+
+    def _install(self, words: Sequence[str]) -> str | None:
+        args = self._call.args
+        with (
+            _wheel_folder(self._folder, args.get("wheels")) as wheels,
+            InstallWatch(self._folder, self._downloads, wheels, self._call.send) as watch,
+        ):
+
+            def follow(line: str) -> None:
+                if line.startswith("Installing collected"):
+                    watch.unpacking()
+
+            command = _pip_command(self._folder, args["options"], wheels)
+            installed = self.run([*command, *words], follow)
+        if not installed.ok:
+            said = (installed.stderr + b"\n" + installed.stdout).decode(errors="replace")
+            if _UNREACHABLE.search(said) and wheels is None:
+                return _last_lines(installed)
+            raise _failed(self._folder, "pip install", installed)
+        return None
+
+
+def _make(call: Call, folder: Path, pip: _Pip) -> str | None:
+    """Make it; returns what pip said where it could not reach its index."""
+    private_folder(folder / ".downloads")
+    made = pip.run([call.args["python"], "-m", "venv", str(folder)])
     if not made.ok:
         raise _failed(folder, f"{call.args['python']} -m venv", made)
-    (folder / "requirements.txt").write_text("\n".join(call.args["requirements"]) + "\n")
-    with (
-        _wheel_folder(folder, call.args.get("wheels")) as wheels,
-        InstallWatch(folder, downloads, wheels, call.send) as watch,
-    ):
-
-        def follow(line: str) -> None:
-            if line.startswith("Installing collected"):
-                watch.unpacking()
-
-        installed = run(_pip_command(folder, call.args["options"], wheels), follow)
-    if installed.ok:
+    wanted = _write_lines(folder / "requirements.txt", call.args["requirements"])
+    unreachable = pip.install("-r", wanted)
+    if unreachable is None:
         # What is imported is compiled now, and not while the first run waits for it.
-        run([str(_python_of(folder)), "-c", "import torch"])
-    else:
-        said = (installed.stderr + b"\n" + installed.stdout).decode(errors="replace")
-        if _UNREACHABLE.search(said) and wheels is None:
-            return _last_lines(installed)
-        raise _failed(folder, "pip install", installed)
-    shutil.rmtree(downloads, ignore_errors=True)
-    _write_marker(folder, call)
-    # 200 MB and more need not lie here twice.
-    for _, digest in call.args.get("wheels") or ():
-        with contextlib.suppress(FileNotFoundError):
-            blob_path(digest).unlink()
-    return None
+        pip.run([str(_python_of(folder)), "-c", "import torch"])
+        _write_marker(folder, call)
+    return unreachable
+
+
+def _add(call: Call, folder: Path, pip: _Pip) -> str | None:
+    """Install what a person's file names beside what trains; returns as `_make` does.
+
+    The environment stays whole, whatever becomes of this: nothing that it vouches for is changed.
+    """
+    added = _write_lines(folder / "added.txt", call.args["added"])
+    pinned = _write_lines(folder / "constraints.txt", call.args.get("constraints") or ())
+    return pip.install("-r", added, "-c", pinned)
+
+
+def _write_lines(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
 
 
 def _pip_command(folder: Path, options: Sequence[str], wheels: Path | None) -> list[str]:
@@ -207,7 +250,7 @@ def _pip_command(folder: Path, options: Sequence[str], wheels: Path | None) -> l
     command += ["--no-compile"]
     if wheels is not None:
         command += ["--no-index", "--find-links", str(wheels)]
-    return [*command, *options, "-r", str(folder / "requirements.txt")]
+    return [*command, *options]
 
 
 @contextlib.contextmanager
@@ -222,6 +265,7 @@ def _wheel_folder(
         yield None
         return
     folder = environment / ".wheels"
+    shutil.rmtree(folder, ignore_errors=True)
     private_folder(folder)
     try:
         for name, digest in wheels:
@@ -251,6 +295,8 @@ def _failed(folder: Path, what: str, outcome: Outcome) -> HostError:
     said = _last_lines(outcome)
     if "No space left on device" in said or "Disk quota exceeded" in said:
         fix = f"df -h {folder.parent}    there: {free_bytes(folder):,} bytes are free; make room"
+    elif "ResolutionImpossible" in said or "conflicting dependencies" in said:
+        fix = f"allow the versions that train: {_python_of(folder)} -m pip list    has them"
     elif "from versions: none" in said or "No matching distribution" in said:
         fix = "another Python may have that wheel: yoked install --python PATH"
     else:

@@ -6,7 +6,7 @@ import platform
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from yoked.core.faults import fault
@@ -21,10 +21,11 @@ from yoked.launch.environment import (
     package_names,
     trains_here,
 )
+from yoked.launch.requirement_files import constraints
 from yoked.launch.requirements import requirements_digest
 from yoked.launch.wheels import WheelSizes, fetch_wheels, wheel_sizes
 from yoked.remote.client import AgentClient
-from yoked.units import format_bytes, listed
+from yoked.units import format_bytes, listed, plural
 
 Build = Literal["cpu", "cuda"]
 # pip is silent while it unpacks a wheel of 2 GB on a slow disk.
@@ -40,7 +41,8 @@ class InstallOptions:
     requirements: lines for pip. build: None: cuda where there is a GPU that a build runs on.
     torch_index: where pip also looks in place of PyTorch's own index, on hosts that get that kind
     of build, or on all if a build is asked for. python: the base instead of the best one found.
-    offline: send wheels at once. anew: although there is one.
+    offline: send wheels at once. anew: although there is one. added: lines of a person's own, for
+    what is installed besides; what the requirements pin stays as it is.
     """
 
     requirements: Sequence[str]
@@ -49,6 +51,12 @@ class InstallOptions:
     python: str | None = None
     offline: bool = False
     anew: bool = False
+    added: Sequence[str] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """What a host has to have."""
+        return (*self.requirements, *self.added)
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class HostEnvironment:
     """The environment of a host, as it is now.
 
     state: `made` now, `present` before, or `named` in yoked.toml, which is never changed.
-    torch_build: cpu, cuda or rocm; None: not known.
+    torch_build: cpu, cuda or rocm; None: not known. packages: {name: version, or None}.
     """
 
     host: str
@@ -65,6 +73,7 @@ class HostEnvironment:
     state: Literal["made", "present", "named"]
     differences: tuple[Difference, ...]
     torch_build: str | None = None
+    packages: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def check_environment(
@@ -79,6 +88,7 @@ def check_environment(
 class InstallPlan:
     """What would be made on a host. base: what its agent answered to `environment_base`; build,
     index: of torch, and where pip also looks for it. size: of what is fetched; None: not known.
+    kept: the Python of the environment that is there, into which only `added` comes.
     """
 
     host: str
@@ -86,6 +96,7 @@ class InstallPlan:
     build: Build
     index: str | None
     size: WheelSizes | None
+    kept: str | None = None
 
     @property
     def lines(self) -> tuple[str, str]:
@@ -93,6 +104,9 @@ class InstallPlan:
         where = f" from {self.index}" if self.index else ""
         amount = "of a size that no index told" if self.size is None else str(self.size)
         python = f"Python {self.base['version']} at {self.base['python']}"
+        if self.kept is not None:
+            what = f"  into the environment that is there, for {python}"
+            return (f"{self.host}: {amount}, downloaded there or sent from here", what)
         return (
             f"{self.host}: {amount}, downloaded there or sent from here",
             f"  torch for {self.build}{where}, for {python}",
@@ -123,12 +137,18 @@ def plan_environment(
 ) -> HostEnvironment | InstallPlan:
     """What would be made on a host, or what is there already. Changes nothing. Raises HostError."""
     if host.python is not None or trains_here(host):
-        return check_environment(client, host, wishes.requirements)
+        return check_environment(client, host, wishes.all)
     digest = requirements_digest(wishes.requirements)
     there = client.call("environment", digest=digest, configured=None)
     kept = there["marker"] is not None and wishes.build in (None, there["marker"]["build"])
-    if kept and not wishes.anew:
-        return _look(client, host, there["made"], wishes.requirements, "present")
+    made = there["made"] if kept and not wishes.anew else None
+    if made is not None:
+        found = _look(client, host, made, wishes.all, "present")
+        # A version says nothing of the extras that came with it.
+        has_extras = any("[" in line for line in wishes.added)
+        if not wishes.added or not (found.differences or has_extras):
+            return found
+        wishes = replace(wishes, build=there["marker"]["build"], python=made)
     base = client.call(
         "environment_base",
         named=wishes.python,
@@ -136,8 +156,16 @@ def plan_environment(
         timeout_s=_SILENCE_S,
     )
     build, index = _choose_build(host, client.call("facts"), wishes, say)
-    size = wheel_sizes(base, wishes.requirements, _pip_options(index))
-    return InstallPlan(host.name, base, build, index, size)
+    size = wheel_sizes(base, wishes.all, _pip_options(index), _there(made, wishes))
+    return InstallPlan(host.name, base, build, index, size, made)
+
+
+def _there(made: str | None, wishes: InstallOptions) -> frozenset[str]:
+    """The packages that an environment has which is there: what trains, by canonical name."""
+    from packaging.utils import canonicalize_name
+
+    names = () if made is None else package_names(wishes.requirements)
+    return frozenset(map(canonicalize_name, names))
 
 
 def make_environment(
@@ -151,7 +179,7 @@ def make_environment(
     """Make what was planned. Raises HostError. progress: gets one stage at a time."""
     build, index = plan.build, plan.index
     python = _make(client, plan, wishes, say, progress)
-    made = _look(client, host, python, wishes.requirements, "made")
+    made = _look(client, host, python, wishes.all, "made")
     if index is not None and {build, made.torch_build} == {"cpu", "cuda"}:
         say(f"{host.name}: torch came for {made.torch_build}: pip there found none at {index}")
     return made
@@ -203,6 +231,8 @@ def _make(
         "options": options,
         "build": plan.build,
         "anew": wishes.anew,
+        "added": list(wishes.added),
+        "constraints": list(constraints(wishes.requirements)) if wishes.added else [],
     }
     size_bytes = None if plan.size is None else plan.size.known_bytes
     if not wishes.offline:
@@ -210,12 +240,11 @@ def _make(
         if "made" in made:
             return str(made["made"])
         say(f"{client.host}: pip there reaches no index; fetching its wheels here")
-    wheels = fetch_wheels(
-        client.host, plan.base, wishes.requirements, options, progress, size_bytes
-    )
+    there = _there(plan.kept, wishes)
+    wheels = fetch_wheels(client.host, plan.base, wishes.all, options, progress, size_bytes, there)
     with _CABLE:
         sent_bytes = push_blobs(client, wheels, progress)
-    say(f"{client.host}: {len(wheels)} wheels are there, {format_bytes(sent_bytes)} sent")
+    say(f"{client.host}: {plural(len(wheels), 'wheel')} there, {format_bytes(sent_bytes)} sent")
     names = [[path.name, sha256] for sha256, path in wheels.items()]
     order = {**order, "options": [], "wheels": names}
     return str(_order(client, order, progress, None)["made"])
@@ -256,7 +285,7 @@ def _look(
     found = host_versions(client, python, package_names(requirements))
     differing = tuple(differences(requirements, found))
     build = found.torch.get("build")
-    return HostEnvironment(host.name, python, found.python, state, differing, build)
+    return HostEnvironment(host.name, python, found.python, state, differing, build, found.packages)
 
 
 def environments_of(client: AgentClient, *, remove: bool = False) -> list[dict[str, Any]]:

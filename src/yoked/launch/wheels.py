@@ -13,7 +13,7 @@ import sys
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,13 @@ def fetch_wheels(
     options: Sequence[str],
     progress: Progress | None = None,
     size_bytes: int | None = None,
+    there: Collection[str] = (),
 ) -> dict[str, Path]:
     """Wheels that fit a host, {sha256: path}, from the cache where they have been fetched.
 
     host: its name in messages. base: what its agent answered to `environment_base`. options: for
-    pip. size_bytes: what they come to, as far as it is known. Raises HostError with what pip said.
+    pip. size_bytes: what they come to, as far as it is known. there: packages, by canonical name,
+    that the host has and that are left out. Raises HostError with what pip said.
     """
 
     def tell(done: int) -> None:
@@ -69,7 +71,15 @@ def fetch_wheels(
             (folder / "requirements.txt").write_text("\n".join(requirements) + "\n")
             _download(host, base, folder, options, tell)
             done.touch()
-    return {sha256_of(path): path for path in sorted(folder.glob("*.whl"))}
+    wheels = [path for path in sorted(folder.glob("*.whl")) if _package_of(path.name) not in there]
+    return {sha256_of(path): path for path in wheels}
+
+
+def _package_of(wheel: str) -> str:
+    """The canonical name of a wheel's package, by the name of its file (PEP 427)."""
+    from packaging.utils import canonicalize_name
+
+    return canonicalize_name(wheel.partition("-")[0])
 
 
 def _folder(base: Mapping[str, Any], requirements: Sequence[str], options: Sequence[str]) -> Path:
@@ -147,34 +157,47 @@ class WheelSizes:
 
 # Hosts are asked about at the same time, and like ones need the same.
 _one_at_a_time = threading.Lock()
-_known_sizes: dict[Path, WheelSizes | None] = {}
+_known_sizes: dict[tuple[Path, frozenset[str]], WheelSizes | None] = {}
 
 
 def wheel_sizes(
-    base: Mapping[str, Any], requirements: Sequence[str], options: Sequence[str]
+    base: Mapping[str, Any],
+    requirements: Sequence[str],
+    options: Sequence[str],
+    there: Collection[str] = (),
 ) -> WheelSizes | None:
     """What pip would fetch for a host, as the index of this machine has it; nothing is fetched.
 
-    None: pip here could not tell. base, options: as of `fetch_wheels`.
+    None: pip here could not tell. base, options, there: as of `fetch_wheels`.
     """
     try:
         folder = _folder(base, requirements, options)
     except YokedError:
         # No wheel is known to fit: pip there may build them.
         return None
+    key = (folder, frozenset(there))
     with _one_at_a_time:
-        if folder not in _known_sizes:
+        if key not in _known_sizes:
             if (folder / "complete").exists():
-                sizes = [path.stat().st_size for path in folder.glob("*.whl")]
-                _known_sizes[folder] = WheelSizes(len(sizes), sum(sizes))
+                wheels = [
+                    each for each in folder.glob("*.whl") if _package_of(each.name) not in there
+                ]
+                _known_sizes[key] = WheelSizes(
+                    len(wheels), sum(each.stat().st_size for each in wheels)
+                )
             else:
-                _known_sizes[folder] = _asked_sizes(base, requirements, options)
-        return _known_sizes[folder]
+                _known_sizes[key] = _asked_sizes(base, requirements, options, there)
+        return _known_sizes[key]
 
 
 def _asked_sizes(
-    base: Mapping[str, Any], requirements: Sequence[str], options: Sequence[str]
+    base: Mapping[str, Any],
+    requirements: Sequence[str],
+    options: Sequence[str],
+    there: Collection[str],
 ) -> WheelSizes | None:
+    from packaging.utils import canonicalize_name
+
     with scratch_folder("sizes") as scratch:
         (scratch / "requirements.txt").write_text("\n".join(requirements) + "\n")
         report = scratch / "report.json"
@@ -187,7 +210,11 @@ def _asked_sizes(
             env = {**os.environ, "TMPDIR": str(scratch)}
             subprocess.run(command, capture_output=True, timeout=_SIZES_S, check=True, env=env)
             found = json.loads(report.read_text(encoding="utf-8"))["install"]
-            urls = [str(each["download_info"]["url"]) for each in found]
+            urls = [
+                str(each["download_info"]["url"])
+                for each in found
+                if canonicalize_name(str(each["metadata"]["name"])) not in there
+            ]
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
             return None
     sizes = at_once(_size_of, urls)

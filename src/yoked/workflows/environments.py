@@ -9,6 +9,7 @@ from typing import Any
 from yoked.console import HostsProgress
 from yoked.errors import YokedError
 from yoked.fleet.model import Host
+from yoked.launch.environment import package_names
 from yoked.launch.hosts import Hosts
 from yoked.launch.install import (
     HostEnvironment,
@@ -20,6 +21,7 @@ from yoked.launch.install import (
     plan_environment,
 )
 from yoked.remote.client import AgentClient
+from yoked.units import listed
 from yoked.workflows.looks import ask_all
 
 # By host: how it stands, what would be made on it, or why neither is known.
@@ -55,6 +57,20 @@ def make_all(
         return make_environment(client, host, plan, wishes, say, _OfHost(host.name, progress))
 
     return ask_all(hosts, act)
+
+
+def unlike_versions(found: Found, added: Sequence[str]) -> list[str]:
+    """A line for each package of a person's own that hosts have in unlike versions."""
+    there = {name: each for name, each in found.items() if isinstance(each, HostEnvironment)}
+    lines = []
+    for package in dict.fromkeys(package_names(added)):
+        hosts: dict[str, list[str]] = {}
+        for name, each in there.items():
+            hosts.setdefault(each.packages.get(package) or "missing", []).append(name)
+        if len(hosts) > 1:
+            has = ", ".join(f"{version} on {listed(names)}" for version, names in hosts.items())
+            lines.append(f"{package} is {has}: a line {package}==VERSION makes it one")
+    return lines
 
 
 def remove_all(hosts: Hosts, *, really: bool) -> Mapping[str, list[dict[str, Any]] | YokedError]:

@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from yoked.fleet.model import Fleet, Host
 from yoked.launch.environment import Difference
 from yoked.launch.install import HostEnvironment
 from yoked.remote.client import AgentClient
+from yoked.workflows.environments import Found, unlike_versions
 from yoked.workflows.looks import ask_all, reach_quietly
 
 GOOD = HostEnvironment("desk", "/envs/1/bin/python", "3.12.4", "made", ())
@@ -105,7 +107,46 @@ def test_an_interrupt_ends_what_is_being_made_on_the_hosts(tmp_path: Path) -> No
     assert ended.wait(10.0)
 
 
-@pytest.mark.parametrize("flags", [("--cuda", "--cpu"), ("--check", "--anew")])
+def test_what_a_file_asks_for_besides_is_brought_by_the_same_file() -> None:
+    missing = (Difference("peft", ">=0.14", None),)
+    both = (*missing, *NAMED.differences)
+    made = replace(GOOD, state="present", differences=missing)
+    here = replace(made, host=".", python="/own/bin/python")
+    stream, file = StringIO(), Path("my needs.txt")
+
+    install.report(
+        {"desk": made, "laptop": replace(made, state="named", differences=both), ".": here},
+        Output(json_mode=True, stdout=stream),
+        files=(file,),
+    )
+
+    fixes = [host["fix"] for host in json.loads(stream.getvalue())["hosts"]]
+    again = "yoked install -r 'my needs.txt' --host"
+    assert fixes == [
+        [f"{again} desk"],
+        [
+            "/envs/1/bin/python -m pip install 'peft>=0.14' torch==2.13.0    on laptop",
+            f"or remove `python` of laptop from yoked.toml, then {again} laptop",
+        ],
+        ["/own/bin/python -m pip install -r 'my needs.txt'"],
+    ]
+
+
+def test_hosts_whose_pips_chose_unlike_versions_are_told() -> None:
+    found: Found = {
+        "desk": replace(GOOD, packages={"peft": "0.15", "trl": "0.9"}),
+        "laptop": replace(GOOD, packages={"peft": "0.14", "trl": "0.9"}),
+        "attic": DOWN,
+    }
+
+    assert unlike_versions(found, ("peft>=0.14", "trl")) == [
+        "peft is 0.15 on desk, 0.14 on laptop: a line peft==VERSION makes it one"
+    ]
+
+
+@pytest.mark.parametrize(
+    "flags", [("--cuda", "--cpu"), ("--check", "--anew"), ("--undo", "-r", "needs.txt")]
+)
 def test_what_cannot_be_done_at_once_is_refused(
     flags: tuple[str, ...], snapshot: SnapshotAssertion
 ) -> None:

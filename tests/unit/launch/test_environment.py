@@ -10,7 +10,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
-from yoked.agent.files import sha256_of
+from yoked.core.fs import sha256_of
 from yoked.core.torchbuild import torch_build
 from yoked.errors import HostError
 from yoked.fleet.model import Device, Host
@@ -364,6 +364,93 @@ def test_a_host_without_an_index_gets_its_wheels_from_here(
     assert list(own_data.glob("envs/*/.wheels")) == []
 
 
+# Brings the package that is asked for besides.
+ADDING_PIP = """
+told = json.loads((beside / "versions").read_text())
+told["packages"]["peft"] = "0.15.0" if "-c" in words else None
+(beside / "versions").write_text(json.dumps(told))
+"""
+
+
+def test_what_a_program_needs_besides_comes_into_the_environment_that_is_there(
+    agent: AgentClient, base: FakeBase, own_data: Path
+) -> None:
+    base.pip_does(ADDING_PIP)
+    first = install(agent, base)
+
+    added = install(agent, base, added=("peft>=0.14",))
+    again = install(agent, base, added=("peft>=0.14",))
+
+    folder = own_data / "envs" / requirements_digest(WANTED)
+    assert first.python == added.python == again.python
+    assert (added.state, again.state) == ("made", "present")
+    assert added.packages["peft"] == "0.15.0"
+    assert len(base.pip_calls()) == 2
+    words = f"-r {folder}/added.txt -c {folder}/constraints.txt"
+    assert base.pip_calls()[-1].endswith(words)
+    assert (folder / "added.txt").read_text() == "peft>=0.14\n"
+    assert (folder / "constraints.txt").read_text() == "tinyone==1.0\ntinytwo==2.0\n"
+
+
+def test_a_new_environment_gets_both(agent: AgentClient, base: FakeBase) -> None:
+    base.pip_does(ADDING_PIP)
+
+    found = install(agent, base, added=("peft>=0.14",))
+
+    assert (found.state, found.differences) == ("made", ())
+    assert len(base.pip_calls()) == 2
+
+
+def test_extras_are_asked_for_again_as_no_version_tells_of_them(
+    agent: AgentClient, base: FakeBase
+) -> None:
+    base.pip_does(ADDING_PIP)
+    install(agent, base, added=("peft[tests]",))
+
+    install(agent, base, added=("peft[tests]",))
+
+    assert len(base.pip_calls()) == 3
+
+
+def test_what_cannot_be_added_leaves_the_environment_as_it_is(
+    agent: AgentClient, base: FakeBase
+) -> None:
+    base.has(tinyone="1.0", tinytwo="2.0", peft=None)
+    first = install(agent, base)
+    base.pip_does("sys.exit('ERROR: ResolutionImpossible: peft wants another tinyone')")
+
+    with pytest.raises(HostError) as caught:
+        install(agent, base, added=("peft",))
+
+    assert caught.value.fix[0].startswith("allow the versions that train: ")
+    assert install(agent, base) == replace(first, state="present")
+    assert not (Path(first.python).parents[1] / ".downloads").exists()
+
+
+def test_a_host_without_an_index_gets_what_is_added_as_wheels_and_not_what_it_has(
+    agent: AgentClient, base: FakeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base.has(tinyone="1.0", tinytwo="2.0", peft=None)
+    install(agent, base)
+    wheel = tmp_path / "tinyone-1.0-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    orders: list[tuple[Any, ...]] = []
+
+    def fetch(*order: Any) -> dict[str, Path]:
+        orders.append(order)
+        return {sha256_of(wheel): wheel}
+
+    monkeypatch.setattr("yoked.launch.install.fetch_wheels", fetch)
+    base.pip_does(OFFLINE_PIP)
+
+    found = install(agent, base, added=("peft",))
+
+    assert found.state == "made"
+    assert ["--no-index" in call for call in base.pip_calls()] == [False, False, True]
+    assert orders[0][2] == (*WANTED, "peft")
+    assert orders[0][-1] == {"tinyone", "tinytwo"}
+
+
 def test_an_interrupted_installation_ends_and_is_made_anew(base: FakeBase, own_data: Path) -> None:
     base.pip_does("import time; (beside / 'started').touch(); time.sleep(600)")
     agent = connect_here(host="attic")
@@ -670,6 +757,23 @@ def test_an_environment_without_pip_takes_that_of_the_machine(
     assert [path.name for path in found.values()] == ["tinyone.whl"]
 
 
+def test_wheels_of_what_a_host_has_are_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = fake_base(tmp_path / "bin")
+    base.pip_does(
+        "for name in ('Tiny_One-1.0-py3-none-any.whl', 'peft-0.15-py3-none-any.whl'):\n"
+        "    Path(words[words.index('--dest') + 1], name).write_text(name)"
+    )
+    monkeypatch.setattr("yoked.launch.wheels.sys.executable", str(base.python))
+
+    found = fetch_wheels("attic", DEBIAN, ["tiny-one==1.0", "peft"], [], there={"tiny-one"})
+    sizes = wheel_sizes(DEBIAN, ["tiny-one==1.0", "peft"], [], {"tiny-one"})
+
+    assert [path.name for path in found.values()] == ["peft-0.15-py3-none-any.whl"]
+    assert sizes == WheelSizes(1, len("peft-0.15-py3-none-any.whl"))
+
+
 def test_fetching_wheels_here_says_how_many_bytes_have_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -787,9 +891,11 @@ def test_sizes_are_those_of_the_wheels_that_pip_would_take(
 
     sizes = wheel_sizes(LINUX, ("tinyone==1.0",), ())
     missing = wheel_sizes(LINUX, ("tinytwo==1.0",), ())
+    there = wheel_sizes(LINUX, ("tinyone==1.0",), (), {"tinyone"})
 
     assert sizes == WheelSizes(1, made.stat().st_size)
     assert missing is None
+    assert there == WheelSizes(0, 0)
     assert not list((tmp_path / "cache").rglob("*.whl"))
 
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -36,6 +37,15 @@ def command(
     *,
     fleet: FleetFile = None,
     host: HostsFlag = (),
+    requirement: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            name=["--requirement", "-r"],
+            negative="",
+            help="What a program of your own needs besides: a file such as requirements.txt, with "
+            "names and versions; may be repeated. What trains keeps its versions.",
+        ),
+    ] = (),
     cuda: Annotated[
         bool, Parameter(help="Take torch for a GPU, whatever the hosts have.", negative="")
     ] = False,
@@ -74,16 +84,12 @@ def command(
     get their wheels from here. What each host will get, and its size, is told before.
     """
     given = {"--cuda": cuda, "--cpu": cpu, "--check": check, "--anew": anew, "--undo": undo}
-    others = ("--check", "--anew", "--cuda", "--cpu")
-    for one, other in (("--cuda", "--cpu"), others[:2], *(("--undo", each) for each in others)):
-        if given[one] and given[other]:
-            raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
-    if yes and not undo:
-        raise UsageError("--yes is for --undo: install asks nothing", fix="leave --yes out")
+    _refuse_contradictions({**given, "-r": bool(requirement)}, yes=yes)
     from yoked.console import HostsProgress
     from yoked.launch.install import InstallOptions, InstallPlan
+    from yoked.launch.requirement_files import read_requirements
     from yoked.launch.requirements import train_requirements
-    from yoked.workflows.environments import check_all, make_all, plan_all
+    from yoked.workflows.environments import check_all, make_all, plan_all, unlike_versions
     from yoked.workflows.looks import reach_quietly
     from yoked.workflows.passed import note_passed
 
@@ -91,8 +97,11 @@ def command(
     wanted = selected(open_fleet(fleet), host)
     if undo:
         return _undo(wanted, output, only=host, yes=yes)
+    trains = train_requirements()
+    added = [line for file in requirement for line in read_requirements(file, trains)]
     wishes = InstallOptions(
-        requirements=train_requirements(),
+        requirements=trains,
+        added=tuple(dict.fromkeys(added)),
         build="cuda" if cuda else "cpu" if cpu else None,
         torch_index=torch_index,
         python=python,
@@ -101,7 +110,8 @@ def command(
     )
     with closing(HostsProgress(output.console)) as progress, reach_quietly(wanted) as hosts:
         if check:
-            return report(check_all(hosts, wishes.requirements), output, same_fleet(fleet))
+            found = check_all(hosts, wishes.all)
+            return report(found, output, same_fleet(fleet), requirement)
         notes: list[str] = []
         with StatusLine(output) as status:
             status.show("what is there, and how much is to come")
@@ -116,10 +126,23 @@ def command(
             output.say(line)
 
         found = make_all(hosts, planned, wishes, say, progress)
-    status_code = report(found, output, same_fleet(fleet))
+        for line in unlike_versions(found, wishes.added):
+            say(line)
+    status_code = report(found, output, same_fleet(fleet), requirement)
     if status_code == 0 and not host:
         note_passed(wanted, "install", f"{plural(len(found), 'host')} can train")
     return status_code
+
+
+def _refuse_contradictions(given: Mapping[str, bool], *, yes: bool) -> None:
+    """Raise UsageError for flags that cannot be meant together. given: which of them are."""
+    others = ("--check", "--anew", "--cuda", "--cpu", "-r")
+    pairs = (("--cuda", "--cpu"), ("--check", "--anew"), *(("--undo", each) for each in others))
+    for one, other in pairs:
+        if given[one] and given[other]:
+            raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
+    if yes and not given["--undo"]:
+        raise UsageError("--yes is for --undo: install asks nothing", fix="leave --yes out")
 
 
 def _undo(wanted: Fleet, output: Output, *, only: Sequence[str], yes: bool) -> int:
@@ -200,20 +223,23 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
 
 
 def report(
-    found: Mapping[str, HostEnvironment | YokedError], output: Output, fleet_flag: str = ""
+    found: Mapping[str, HostEnvironment | YokedError],
+    output: Output,
+    fleet_flag: str = "",
+    files: Sequence[Path] = (),
 ) -> int:
-    """Say how hosts stand; returns the exit status."""
+    """Say how hosts stand; returns the exit status. files: of requirements besides."""
     good = [
         name
         for name, each in found.items()
         if not isinstance(each, YokedError) and not each.differences
     ]
     all_good = len(good) == len(found)
-    evidence = [line for name, each in found.items() for line in _lines(name, each)]
+    evidence = [line for name, each in found.items() for line in _lines(name, each, files)]
     output.result(
         {
             "ok": all_good,
-            "hosts": [_payload(name, each) for name, each in found.items()],
+            "hosts": [_payload(name, each, files) for name, each in found.items()],
         },
         verdict=f"{len(good)} of {len(found)} hosts can train with the versions that are here",
         evidence=evidence,
@@ -222,7 +248,7 @@ def report(
     return 0 if all_good else 1
 
 
-def _lines(name: str, each: HostEnvironment | YokedError) -> list[str]:
+def _lines(name: str, each: HostEnvironment | YokedError, files: Sequence[Path]) -> list[str]:
     if isinstance(each, YokedError):
         first, *rest = each.what.splitlines()
         return [
@@ -235,18 +261,35 @@ def _lines(name: str, each: HostEnvironment | YokedError) -> list[str]:
     lines += [f"{'':<21} {each}" for each in each.differences[:_SHOWN_DIFFERENCES]]
     if len(each.differences) > _SHOWN_DIFFERENCES:
         lines.append(f"{'':<21} and {len(each.differences) - _SHOWN_DIFFERENCES} more")
-    return [*lines, *(f"{'':<21} fix: {line}" for line in _fix(name, each))]
+    return [*lines, *(f"{'':<21} fix: {line}" for line in _fix(name, each, files))]
 
 
-def _fix(name: str, each: HostEnvironment) -> list[str]:
+def _fix(name: str, each: HostEnvironment, files: Sequence[Path]) -> list[str]:
     if not each.differences:
         return []
-    if each.state == "named":
-        return [f"remove `python` of {name} from yoked.toml, then yoked install --host {name}"]
-    return [f"yoked install --host {name}"]
+    words = [word for file in files for word in ("-r", str(file))]
+    if name == HERE and files:
+        # It is the person's own, and the file is here.
+        return [shlex.join([each.python, "-m", "pip", "install", *words])]
+    install = shlex.join(["yoked", "install", *words, "--host", name])
+    if each.state != "named":
+        return [install]
+    ours = f"remove `python` of {name} from yoked.toml, then {install}"
+    if not files:
+        return [ours]
+    packages = [f"{one.package}{_specifier(one.wanted)}" for one in each.differences]
+    by_hand = shlex.join([each.python, "-m", "pip", "install", *packages])
+    return [f"{by_hand}    on {name}", f"or {ours}"]
 
 
-def _payload(name: str, each: HostEnvironment | YokedError) -> dict[str, Any]:
+def _specifier(wanted: str) -> str:
+    """For pip, of what a Difference has: a bare version is that very one."""
+    return f"=={wanted}" if wanted[:1].isdecimal() else wanted
+
+
+def _payload(
+    name: str, each: HostEnvironment | YokedError, files: Sequence[Path]
+) -> dict[str, Any]:
     if isinstance(each, YokedError):
         return {"name": name, "state": "failed", "what": each.what, "fix": list(each.fix)}
     return {
@@ -256,5 +299,5 @@ def _payload(name: str, each: HostEnvironment | YokedError) -> dict[str, Any]:
         "python_version": each.python_version,
         "torch_build": each.torch_build,
         "differences": [dataclasses.asdict(one) for one in each.differences],
-        "fix": _fix(name, each),
+        "fix": _fix(name, each, files),
     }
