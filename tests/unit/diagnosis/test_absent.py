@@ -125,7 +125,7 @@ def test_a_part_of_the_programs_own_package_is_not_looked_for_at_an_index() -> N
 
     assert absent is not None
     assert not any("install" in line for line in absent.fix)
-    assert any(line.startswith("git check-ignore -v model/parts ") for line in absent.fix)
+    assert any(line.startswith("yoked run --include model/parts ") for line in absent.fix)
 
 
 def test_a_file_of_the_folder_that_did_not_travel_is_told_with_what_keeps_it() -> None:
@@ -136,7 +136,7 @@ def test_a_file_of_the_folder_that_did_not_travel_is_told_with_what_keeps_it() -
     assert folder is not None
     assert absent.cause == "file-missing"
     assert absent.what == "data/train set.bin is not in the copy of the program's folder on laptop"
-    assert absent.fix[1].startswith("git check-ignore -v 'data/train set.bin' ")
+    assert absent.fix[0].startswith("yoked run --include 'data/train set.bin' …")
     assert folder.what.startswith("out is not in the copy")
 
 
@@ -156,7 +156,7 @@ def test_alone_nothing_was_sent_and_nothing_is_said_of_it() -> None:
     for said in (no_file("x.bin"), no_file("/x.bin"), NO_PEFT):
         absent = absent_of(said, "", None, alone)
         assert absent is not None
-        assert not any(word in " ".join(absent.fix) for word in ("scp", "check-ignore", " on "))
+        assert not any(word in " ".join(absent.fix) for word in ("scp", "--include", " on "))
 
 
 def test_a_program_that_is_not_there_is_no_file() -> None:
