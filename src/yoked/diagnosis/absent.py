@@ -238,6 +238,6 @@ def _looks(path: str, place: Place) -> tuple[str, ...]:
         return (f"check its name: the program runs in {place.folder}",)
     word = shlex.quote(path)
     return (
-        f"yoked run --include {word} …    where git's rules keep it here: git check-ignore -v {word}",
+        f"yoked run --include {word} …    where git ignores it: git check-ignore -v {word}",
         f"ls -d {word}    says whether it is here; an empty folder is not sent",
     )
