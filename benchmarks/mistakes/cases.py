@@ -130,6 +130,16 @@ MISTAKES = {
         Mistake(
             "run --rank 2 -- hello.py", "yoked run --help", ("yoked run --ranks 2 -- hello.py",)
         ),
+        Mistake(
+            "run --outputs ../x -- hello.py",
+            "--outputs 'out/*.pt'",
+            ("yoked run --outputs 'out/*.pt' -- hello.py",),
+        ),
+        Mistake(
+            "run --include /home/me/../x -- hello.py",
+            "--include 'out/*.pt'",
+            ("yoked run --include 'out/*.pt' -- hello.py",),
+        ),
     ),
     "manifest": (
         meant(
@@ -176,6 +186,8 @@ MISTAKES = {
         Mistake("fetch nigt", "yoked runs", ("yoked runs",)),
         Mistake("fetch night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
         Mistake("fetch night", "yoked sample night", ("yoked sample night --max-tokens 1",)),
+        # It is a training.
+        Mistake("fetch night --outputs out/", "yoked runs", ("yoked runs",)),
     ),
     "plot": (
         Mistake("plot nigt", "did you mean night?", ("yoked plot night",)),

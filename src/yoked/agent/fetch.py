@@ -4,33 +4,55 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.server import Call
+from yoked.core.patterns import any_matches
 from yoked.errors import HostError
 
 _PIECE_BYTES = 1 << 20
+# Their names are one message.
+_MOST_FILES = 50_000
 
 
 def answer_file_list(call: Call) -> list[list[Any]]:
     """[path relative to `folder`, bytes, time of change in ns] of every file below it, sorted.
 
+    patterns, optional: only of files that one of them matches; see core.patterns.
+    """
+    folder, patterns = Path(call.args["folder"]).expanduser(), call.args.get("patterns")
+    if patterns is None:
+        return sorted(files_below(folder))
+    found = list(islice(files_below(folder, patterns), _MOST_FILES + 1))
+    if len(found) > _MOST_FILES:
+        raise HostError(
+            f"{folder} has more than {_MOST_FILES:,} files that match",
+            fix="name fewer by a closer pattern, or have the program pack them into one",
+        )
+    return sorted(found)
+
+
+def files_below(folder: Path, patterns: Sequence[str] | None = None) -> Iterator[list[Any]]:
+    """Path, bytes and time of change in ns of each file below a folder, in no order.
+
     A link leads to what may be no part of the folder: it is none of its files.
     """
-    folder = Path(call.args["folder"]).expanduser()
-    found = []
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
+            below = path.relative_to(folder).as_posix()
+            if patterns is not None and not any_matches(patterns, below):
+                continue
             try:
                 seen = path.lstat()
             except OSError:
                 # It went while we looked.
                 continue
             if stat.S_ISREG(seen.st_mode):
-                found.append([path.relative_to(folder).as_posix(), seen.st_size, seen.st_mtime_ns])
-    return sorted(found)
+                yield [below, seen.st_size, seen.st_mtime_ns]
 
 
 def answer_file_read(call: Call) -> bool:

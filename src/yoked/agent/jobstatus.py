@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.fetch import files_below
 from yoked.agent.jobfolder import (
     ACTIVE,
     JobFolder,
@@ -54,6 +55,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "trains": spec.get("trains"),
         "run_dir": spec.get("run_dir"),
         "restarts": spec.get("restarts", 0),
+        "outputs": spec.get("outputs", []),
         "started_s": _written_s(job.path / "job.json"),
         "ended_s": ended.get("time_s"),
         # By the same clock as the two before: only here can one tell how long ago they were.
@@ -74,6 +76,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "stage": job.read("stage.json") or None,
         "refused": job.read("refused.json") or None,
         "size_bytes": size_bytes(job.path) if sizes else None,
+        "outputs_there": _outputs_there(job, spec) if sizes else None,
     }
 
 
@@ -120,6 +123,15 @@ def keep_supervised(job: JobFolder) -> None:
 
         with contextlib.suppress(FileNotFoundError):
             start_supervisor(job)
+
+
+def _outputs_there(job: JobFolder, spec: dict[str, Any]) -> dict[str, int] | None:
+    """What lies here of the outputs that a run named; None: it named none, or they are no more."""
+    if not spec.get("outputs"):
+        return None
+    found = files_below(job.path / "work", spec["outputs"])
+    sizes = [size for _, size, _ in found]
+    return {"files": len(sizes), "size_bytes": sum(sizes)} if sizes else None
 
 
 def _written_s(path: Path) -> float | None:

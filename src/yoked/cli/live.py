@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from yoked.launch.attach import JobEnd
+    from yoked.launch.outputs import Outputs
     from yoked.workflows.fleet_job import FleetJob
 
 
@@ -125,21 +126,39 @@ class StatusLine:
         self._view.erase()
 
 
-def report_end(end: JobEnd, output: Output, flag: str, **more: Any) -> int:
-    """Say how a run that was followed ended; returns the exit status. more: for programs."""
+def report_end(
+    end: JobEnd, output: Output, flag: str, *, came: Outputs | None = None, **more: Any
+) -> int:
+    """Say how a run that was followed ended; returns the exit status.
+
+    came: its outputs, if they were brought here. more: for programs.
+    """
+    evidence, commands = end.evidence, end.next_commands(flag)
+    if came is not None:
+        more["outputs"] = came.to_dict()
+        evidence += came.lines() or [f"no file matches {', '.join(came.patterns)}"]
+    elif end.record.outputs and not end.detached:
+        from yoked.launch.outputs import tell_place
+
+        folders = {host: f"{told['folder']}/work" for host, told in end.record.hosts.items()}
+        evidence.append(tell_place(end.record.outputs, folders))
+        commands.append(f"yoked fetch {end.run}{flag}")
     output.result(
-        {**end.to_dict(), **more},
-        verdict=end.verdict,
-        evidence=end.evidence,
-        next_commands=end.next_commands(flag),
+        {**end.to_dict(), **more}, verdict=end.verdict, evidence=evidence, next_commands=commands
     )
     return end.exit_code
 
 
-def report_job(job: FleetJob, flags: JobFlags, output: Output, run: str | None = None) -> int:
+def report_job(
+    job: FleetJob,
+    flags: JobFlags,
+    output: Output,
+    run: str | None = None,
+    came: Outputs | None = None,
+) -> int:
     """Say how a job ended that a command started, or that it runs; returns the exit status.
 
-    run: what it is a start of; None: it is a run of its own.
+    run: what it is a start of; None: it is a run of its own. came: outputs that were brought here.
     """
     run, flag = run or job.started.run, same_fleet(flags.fleet)
     hosts = [
@@ -156,7 +175,7 @@ def report_job(job: FleetJob, flags: JobFlags, output: Output, run: str | None =
     if job.started.sent is not None:
         told["sent"] = job.started.sent.to_dict()
     if job.end is not None:
-        return report_end(job.end, output, flag, **told)
+        return report_end(job.end, output, flag, came=came, **told)
     output.result(
         {**told, **verdict_of(run, "running", ())},
         verdict=f"run {run} runs on {len(hosts)} hosts, and needs nobody here",

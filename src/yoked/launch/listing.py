@@ -73,7 +73,7 @@ def list_run(client: AgentClient, remote: str) -> Listing:
             listing.refused[name] = _NOT_OF_A_RUN
         elif size > _most_bytes(name):
             listing.refused[name] = _TOO_LARGE
-        elif any(spelt.setdefault(part.lower(), part) != part for part in _paths_to(name)):
+        elif any(spelt.setdefault(part.lower(), part) != part for part in paths_to(name)):
             # Where a file system takes both for one, the second would overwrite the first.
             listing.refused[name] = _SAME_BUT_FOR_CASE
         else:
@@ -83,7 +83,7 @@ def list_run(client: AgentClient, remote: str) -> Listing:
 
 def is_taken(here: Path, name: str) -> bool:
     """Whether a file cannot be written below a folder: something else than a file is there."""
-    *above, path = [here / part for part in _paths_to(name)]
+    *above, path = [here / part for part in paths_to(name)]
     if any(folder.is_symlink() or (folder.exists() and not folder.is_dir()) for folder in above):
         return True
     return path.is_symlink() or (path.exists() and not path.is_file())
@@ -113,7 +113,7 @@ def _most_bytes(name: str) -> int:
     return {".json": MOST_JSON_BYTES, ".pt": 2**63}.get(suffix, _MOST_LINES_BYTES)
 
 
-def _paths_to(name: str) -> Iterator[str]:
+def paths_to(name: str) -> Iterator[str]:
     """`a`, `a/b` and `a/b/c` of `a/b/c`."""
     parts = PurePosixPath(name).parts
     return ("/".join(parts[: count + 1]) for count in range(len(parts)))

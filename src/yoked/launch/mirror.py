@@ -53,7 +53,7 @@ _Listing = dict[str, tuple[int, int]]
 
 def fetch_bytes(client: AgentClient, path: str) -> bytes:
     """A small file's content; empty where there is none. Raises HostError for a larger one."""
-    return b"".join(_pieces(client, path, 0, MOST_JSON_BYTES))
+    return b"".join(pieces(client, path, 0, MOST_JSON_BYTES))
 
 
 def fetch_json(client: AgentClient, path: str) -> dict[str, Any] | None:
@@ -137,7 +137,7 @@ def require_same_run(client: AgentClient, remote: str, here: Path) -> None:
     with ours.open("rb") as file:
         begun = file.readline()
     # Its beginning no run shares with another.
-    there = b"".join(_pieces(client, f"{remote}/{EVENTS}", 0, len(begun), cut=True))
+    there = b"".join(pieces(client, f"{remote}/{EVENTS}", 0, len(begun), cut=True))
     if begun.endswith(b"\n") and there and not there.startswith(begun):
         raise UsageError(
             f"{here} is another run of that name than the one on the hosts",
@@ -289,14 +289,14 @@ def _fetch(
                 cut_torn_line(file)
             offset = file.seek(0, SEEK_END)
             # What was added since it was listed comes another time.
-            for piece in _pieces(client, remote, offset, size - offset, cut=True):
+            for piece in pieces(client, remote, offset, size - offset, cut=True):
                 yield file.write(piece)
         return
     unfinished = here.with_name(f".yoked-unfinished-{here.name}")
     digest = hashlib.sha256()
     try:
         with _created(unfinished) as file:
-            for piece in _pieces(client, remote, 0, size):
+            for piece in pieces(client, remote, 0, size):
                 digest.update(piece)
                 yield file.write(piece)
         if sha256 is not None and digest.hexdigest() != sha256:
@@ -317,7 +317,7 @@ def _created(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
-def _pieces(
+def pieces(
     client: AgentClient, path: str, offset: int, most_bytes: int, *, cut: bool = False
 ) -> Iterator[bytes]:
     """A file's content as it comes, from an offset on.

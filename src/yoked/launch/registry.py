@@ -56,6 +56,11 @@ class Record:
         return named
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """Patterns of what its program writes that is to be brought home."""
+        return tuple(self._first.get("outputs") or ())
+
+    @property
     def run_dir(self) -> str | None:
         """Where it trains on this machine; None: on a fleet, where the hosts keep it."""
         folder: str | None = self._first.get("run_dir")

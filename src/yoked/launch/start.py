@@ -65,7 +65,7 @@ class JobRequest:
     env: added on every host. trains: the run of `yoked train` that this job is a part of; a run
     that is resumed has several. file_store: the ranks of one host can meet through a file.
     notify: who is told by node 0 how it ends, or why it stands. files: {name: text} of the job's
-    folder. home: it stays on this machine.
+    folder. home: it stays on this machine. outputs: patterns of what `yoked fetch` brings home.
     """
 
     run: str
@@ -84,6 +84,7 @@ class JobRequest:
     files: Mapping[str, str] = field(default_factory=dict)
     home: Home | None = None
     notify: Notify | None = None
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,14 @@ def start_job(
         + ", ".join(f"{s.host.name} ({s.ranks} at {s.address}, {s.interface})" for s in nodes)
         + (f", which meet at {nodes[0].address}:{port}" if len(nodes) > 1 else "")
     )
+    if request.outputs:
+        from yoked.launch.outputs import tell_place
+
+        folders = {node.host.name: work_folder(request, node) for node in nodes}
+        say(
+            f"{tell_place(request.outputs, folders)}; at the end, or by `yoked fetch "
+            f"{request.run}`, they come to runs/{request.run}/outputs here"
+        )
     return started
 
 
@@ -373,6 +382,7 @@ def job_spec(
         "resume_args": list(request.program.resume_args),
         "program": request.program.to_dict(),
         "cwd": work_folder(request, nodes[number]),
+        "outputs": list(request.outputs),
         "bootstrap": request.bootstrap,
         "file_store": request.file_store and len(nodes) == 1,
         "ends_held_up": request.on_fault in ("stop", "restart"),

@@ -17,6 +17,7 @@ from yoked.records.rules import (
     one_of,
     optional,
     path,
+    pattern,
     run_name,
     text,
 )
@@ -76,6 +77,7 @@ JOB = fields(
             )
         ),
         "trains": run_name,
+        "outputs": each(pattern),
         "run_dir": optional(path),
         "started_s": optional(moment),
         "ended_s": optional(moment),
@@ -144,6 +146,7 @@ JOB = fields(
         ),
         "refused": optional(fields({"connections": count, "last": text}, more=True)),
         "size_bytes": optional(count),
+        "outputs_there": optional(complete({"files": count, "size_bytes": count})),
     },
     needed=(
         "run",

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from yoked.core.names import RUN_NAME
+from yoked.core.patterns import pattern_flaw
 from yoked.core.schema import MOST
 
 # A rule gets the value, where it lies, and the list to which it adds what it had to leave out.
@@ -81,6 +82,11 @@ def _read_path(value: Any) -> str:
     return str(value)
 
 
+def _read_pattern(value: Any) -> str:
+    _require(pattern_flaw(_read_line(value)) is None)
+    return str(value)
+
+
 def _read_label(value: Any) -> str:
     _require(isinstance(value, str))
     return CONTROL.sub(" ", value)[:_LONGEST_LABEL]
@@ -142,6 +148,7 @@ mac = _of_pattern(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,31}")
 run_name = _of_pattern(RUN_NAME.pattern)
 launch_id = _of_pattern(r"[A-Za-z0-9_-]{0,64}")
 path = _leaf(_read_path)
+pattern = _leaf(_read_pattern)
 # As a person names an interpreter: an option it is not, a blank it may have.
 program = _of_pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029-][^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 # What ssh takes for a host: no option, and nothing that a shell would take for its own, for it

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from tests.unit.agent.fake_call import FakeCall
 
+from yoked.agent import fetch as agent_fetch
 from yoked.agent.fetch import answer_file_list
+from yoked.errors import HostError
 
 
 def test_links_and_what_is_no_file_are_not_listed(tmp_path: Path) -> None:
@@ -33,3 +36,25 @@ def test_a_folder_that_is_a_link_is_listed(tmp_path: Path) -> None:
     listed = answer_file_list(FakeCall(folder=str(tmp_path / "runs/night")))
 
     assert [name for name, *_ in listed] == ["run.json"]
+
+
+def test_only_what_a_pattern_names_is_listed(tmp_path: Path) -> None:
+    for name in ("out/a.pt", "out/b.txt", "c.pt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+
+    listed = answer_file_list(FakeCall(folder=str(tmp_path), patterns=["/c.pt", "out/*.txt"]))
+
+    assert [name for name, *_ in listed] == ["c.pt", "out/b.txt"]
+
+
+def test_more_files_than_a_message_can_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_fetch, "_MOST_FILES", 1)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("x")
+
+    with pytest.raises(HostError) as caught:
+        answer_file_list(FakeCall(folder=str(tmp_path), patterns=["*"]))
+    assert "more than 1 files that match" in caught.value.what

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import io
+import json
 import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
+from tests.unit.agent.job_acts import SLEEPER, launch, no_job_left, says, until
 
-from yoked.cli.commands import fetch
-from yoked.errors import CheckpointError, DataError
+from yoked.agent.jobfolder import JobFolder
+from yoked.cli import bringing
+from yoked.cli.bringing import bring_after
+from yoked.cli.commands import attach, clean, fetch
+from yoked.cli.output import Output
+from yoked.errors import CheckpointError, DataError, UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch import outputs
+from yoked.launch.attach import JobEnd
+from yoked.launch.registry import joined
 from yoked.remote.transport import connect_here
 from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer
@@ -39,11 +53,13 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
 
     @contextmanager
-    def connected(_: object) -> Iterator[dict[str, Any]]:
+    def reach_hosts(*_: object) -> Iterator[SimpleNamespace]:
         with connect_here() as client:
-            yield {"attic": client}
+            fleet = SimpleNamespace(path=tmp_path / "yoked.toml")
+            clients = {"attic": client}
+            yield SimpleNamespace(clients=clients, unreachable={}, records=list, fleet=fleet)
 
-    monkeypatch.setattr(fetch, "connected", connected)
+    monkeypatch.setattr(fetch, "reach_hosts", reach_hosts)
     run = tmp_path / "state/runs/night"
     (run / "logs").mkdir(parents=True)
     (run / "run.json").write_text("{}")
@@ -161,3 +177,156 @@ def test_a_checkpoint_that_is_not_there_is_told_of_its_host(
     with pytest.raises(CheckpointError) as caught:
         fetch.command("night", checkpoint=which)
     assert str(caught.value) == snapshot
+
+
+WRITES = """
+import os, pathlib
+work = pathlib.Path(os.environ["YOKED_JOB_FOLDER"]) / "work"
+(work / "out").mkdir()
+(work / "out" / "model.pt").write_bytes(b"weights")
+(work / "out" / ".hidden").write_bytes(b"hidden")
+(work / "notes.txt").write_text("notes")
+"""
+
+
+@pytest.fixture
+def wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobFolder]:
+    """A run `try` of a program that is over, on this machine, and that named its outputs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    with no_job_left():
+        with connect_here() as agent:
+            job = launch(agent, tmp_path / "state", WRITES, outputs=["out/"])
+        until(lambda: job.read("end.json"), "the end")
+        yield job
+
+
+def test_what_a_program_wrote_comes_to_its_hosts_folder(
+    wrote: JobFolder, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
+    assert fetch.command() == 0
+    assert Path("runs/try/outputs/here/out/model.pt").read_bytes() == b"weights"
+    assert not list(Path("runs").rglob(".hidden"))
+    said = capsys.readouterr()
+    assert said.out + said.err == snapshot
+
+    assert fetch.command("try", outputs=("*.txt",), json_output=True) == 0
+    payload = conforms("fetch", json.loads(capsys.readouterr().out))
+    assert payload["hosts"][0]["files"] == ["notes.txt"]
+    assert payload["bytes"] == 5
+    assert Path("runs/try/outputs/here/notes.txt").read_text() == "notes"
+
+    assert fetch.command(outputs=("*.onnx",)) == 1
+    assert "no file of try matches *.onnx" in capsys.readouterr().out
+
+
+def test_much_comes_only_after_a_yes_or_with_a_flag(
+    wrote: JobFolder, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    monkeypatch.setattr(outputs, "LIMIT_BYTES", 6)
+
+    with pytest.raises(UsageError) as caught:
+        fetch.command()
+    assert str(caught.value) == snapshot
+    assert not Path("runs").exists()
+
+    monkeypatch.setattr(bringing.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(Output, "console", Console(file=io.StringIO(), force_terminal=True))
+    for answer, status in (("n", False), ("y", True)):
+        monkeypatch.setattr(Output, "asks", lambda _, question, a=answer: a == "y")
+        if status:
+            assert fetch.command() == 0
+        else:
+            with pytest.raises(UsageError):
+                fetch.command()
+        assert Path("runs").exists() == status
+
+
+def test_a_flag_allows_much(wrote: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "LIMIT_FILES", 0)
+
+    assert fetch.command(yes=True) == 0
+    assert Path("runs/try/outputs/here/out/model.pt").exists()
+
+
+def test_a_run_that_named_no_outputs_asks_for_them(
+    wrote: JobFolder, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    with connect_here() as agent:
+        job = launch(agent, tmp_path / "state", WRITES, run="mute")
+    until(lambda: job.read("end.json"), "the end")
+
+    with pytest.raises(UsageError) as caught:
+        fetch.command("mute")
+    assert str(caught.value) == snapshot
+
+    assert fetch.command("mute", outputs=("*.pt",)) == 0
+    assert Path("runs/mute/outputs/here/out/model.pt").exists()
+
+
+def test_a_run_that_goes_on_is_brought_as_it_is(
+    wrote: JobFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with connect_here() as agent:
+        job = launch(agent, tmp_path / "state", WRITES + SLEEPER, run="live", outputs=["*.pt"])
+    until(says(job.logs / "launcher.out", "ready"), "the program")
+
+    # What goes on is the newest.
+    assert fetch.command() == 0
+    assert Path("runs/live/outputs/here/out/model.pt").exists()
+    assert "run live goes on" in capsys.readouterr().err
+
+
+def test_a_training_has_no_outputs(there: Path, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
+        fetch.command("night", outputs=("*.pt",))
+    assert str(caught.value) == snapshot
+
+
+def test_who_looks_on_to_the_end_is_told_where_outputs_lie(
+    wrote: JobFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attach.command()
+
+    said = capsys.readouterr().out
+    assert f"outputs (out/) lie in {wrote.path}/work on ." in said
+    assert "next: yoked fetch try" in said
+
+
+def test_outputs_of_a_run_that_was_followed_come_by_themselves(
+    wrote: JobFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Output(json_mode=False)
+    with connect_here() as client:
+        record = joined("try", {".": client.call("job_status", run="try")}, {})
+        node = SimpleNamespace(host=SimpleNamespace(name="."), client=client)
+        started = SimpleNamespace(nodes=(node,), run="try", launch_id=record.launch_id)
+
+        def bring(end: JobEnd) -> outputs.Outputs | None:
+            job: Any = SimpleNamespace(started=started, end=end)
+            return bring_after(job, open_fleet(None), output, "")
+
+        assert bring(JobEnd(record, detached=True)) is None
+        monkeypatch.setattr(outputs, "LIMIT_BYTES", 6)
+        assert bring(JobEnd(record)) is None
+        assert not Path("runs").exists()
+        monkeypatch.setattr(outputs, "LIMIT_BYTES", 7)
+        came = bring(JobEnd(record))
+
+    assert came is not None
+    assert came.lines() == ["runs/try/outputs/here: 1 file, 7 B"]
+    assert "still on the hosts: 1 file (7 B) of run try" in capsys.readouterr().err
+
+
+def test_clean_says_which_outputs_it_would_remove(
+    wrote: JobFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean.command("try")
+
+    assert ", with outputs (out/: 2 files, 13 B)" in capsys.readouterr().out
+    assert wrote.path.exists()
+
+    clean.command("try", json_output=True)
+    (told,) = json.loads(capsys.readouterr().out)["runs"]["."]
+    assert told["outputs_there"] == {"files": 2, "size_bytes": 13}

@@ -25,9 +25,11 @@ from yoked.launch.handle import REMOVE_S
 from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.remote.ssh import control_folder
 from yoked.text import one_line
-from yoked.units import format_bytes, format_duration, parse_duration_s
+from yoked.units import format_bytes, format_duration, parse_duration_s, plural
 from yoked.workflows.probe_job import WORKER
 
+# Of a run, to programs.
+_TOLD = ("run", "state", "folder", "size_bytes", "outputs_there")
 # As the agents of hosts tell it, by host.
 Found = dict[str, list[dict[str, Any]]]
 OLD = "7 d"
@@ -63,6 +65,10 @@ class Litter:
         for host, one in _each(self.jobs):
             age, size = _age(one), format_bytes(one["size_bytes"])
             found.append(f"{host}: run {one['run']}, {one['state']}{age}: {one['folder']}, {size}")
+            if outputs := one.get("outputs_there"):
+                files = plural(outputs["files"], "file")
+                patterns, size = ", ".join(one["outputs"]), format_bytes(outputs["size_bytes"])
+                found[-1] += f", with outputs ({patterns}: {files}, {size})"
         for host, one in _each(self.half_removed):
             size = format_bytes(one["size_bytes"])
             found.append(f"{host}: half removed: {one['folder']}, {size}")
@@ -74,7 +80,7 @@ class Litter:
             "processes": self.processes,
             "shared_memory": self.shared_memory,
             "runs": {
-                host: [{"run": job["run"], "state": job["state"]} for job in each]
+                host: [{name: job.get(name) for name in _TOLD} for job in each]
                 for host, each in self.jobs.items()
             },
             "half_removed": self.half_removed,
@@ -97,8 +103,9 @@ def command(
     """Show what runs left on the hosts, and remove it after a yes.
 
     Stale processes and their ports, shared memory, runs that never began, what is half removed,
-    and the logs and copied programs of old runs. What `yoked train` learned (runs/) stays. Only
-    what carries the mark of a launch of ours, or lies in our own folders, is looked at.
+    and the logs and copied programs of old runs, with outputs that lie in them: `yoked fetch`
+    brings those first. What `yoked train` learned (runs/) stays. Only what carries the mark of a
+    launch of ours, or lies in our own folders, is looked at.
     """
     age_s = parse_duration_s(older_than, "--older-than")
     output = Output(json_mode=json_output)

@@ -1,13 +1,16 @@
-"""`yoked fetch`: a checkpoint of a run, from the host that has it."""
+"""`yoked fetch`: what a run left on its hosts: a checkpoint, or what a program wrote."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.bringing import bring_outputs
 from yoked.cli.completers import run_names
 from yoked.cli.flags import (
     CheckpointFlag,
@@ -15,16 +18,21 @@ from yoked.cli.flags import (
     JsonFlag,
     RunsDir,
     check_checkpoint,
+    check_patterns,
     check_run_name,
     named_checkpoint,
     same_checkpoint,
+    same_fleet,
 )
 from yoked.cli.output import Output
 from yoked.console import StageProgress
+from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
-from yoked.launch.hosts import connected
+from yoked.launch.hosts import Hosts, reach_hosts, require_all
+from yoked.launch.outputs import FOLDER as OUTPUTS
+from yoked.launch.registry import Record, pick
 from yoked.runs import find_run
-from yoked.units import format_bytes
+from yoked.units import format_bytes, listed, plural
 from yoked.workflows.fetching import fetch_run
 
 
@@ -35,25 +43,108 @@ def command(
     /,
     *,
     checkpoint: CheckpointFlag = "latest",
+    outputs: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="PATTERN of files that a program of `yoked run` wrote, such as 'out/*.pt'; may be "
+            "repeated. Default: what `yoked run --outputs` named.",
+            negative="",
+        ),
+    ] = (),
+    yes: Annotated[
+        bool, Parameter(help="Do not ask, however much would come.", negative="")
+    ] = False,
     fleet: FleetHere = None,
     runs_dir: RunsDir = Path("runs"),
     json_output: JsonFlag = False,
 ) -> int:
-    """Copy a checkpoint of a run from the fleet into the run's folder here.
+    """Copy a checkpoint of a training, or what a program of `yoked run` wrote, into the run's
+    folder here.
 
-    What is small of a run (journals, run.json) comes by itself; checkpoints come when asked for.
+    What is small of a training (journals, run.json) comes by itself; checkpoints come when asked
+    for. Of a program, files come from all its hosts, each host's to outputs/HOST.
     """
     output = Output(json_mode=json_output)
     check_checkpoint(checkpoint)
-    name = check_run_name(run or find_run(None, runs_dir).name)
+    check_patterns("--outputs", outputs)
+    named = None if run is None else check_run_name(run)
+    with reach_hosts(open_fleet(fleet), output.note) as hosts:
+        record = _record(hosts, named)
+        if record is not None and record.trains is None:
+            return _fetch_outputs(hosts, record, outputs, runs_dir, output, fleet, yes=yes)
+        newest = None if record is None or record.run_dir else record.name
+        name = named or newest or check_run_name(find_run(None, runs_dir).name)
+        if outputs:
+            raise UsageError(
+                f"{name} is no run of `yoked run` on these hosts: it has no outputs",
+                fix=("yoked runs    lists what there is", f"yoked fetch {name}"),
+            )
+        return _fetch_checkpoint(hosts, name, checkpoint, runs_dir, output)
+
+
+def _record(hosts: Hosts, run: str | None) -> Record | None:
+    """The run that is meant; None: hosts know no such job, though they may have its folder."""
+    records = hosts.records()
+    if run is not None:
+        records = [record for record in records if run in (record.name, record.run)]
+    return pick(records, run) if records else None
+
+
+def _fetch_outputs(
+    hosts: Hosts,
+    record: Record,
+    patterns: Sequence[str],
+    runs_dir: Path,
+    output: Output,
+    fleet: Path | None,
+    *,
+    yes: bool,
+) -> int:
+    name = record.name
+    named = "".join(f" --outputs {shlex.quote(each)}" for each in patterns)
+    patterns = patterns or record.outputs
+    if not patterns:
+        raise UsageError(
+            f"run {name} was started without --outputs: which files are they?",
+            fix=f"yoked fetch {name} --outputs 'out/*.pt'    a pattern, as .gitignore has them",
+        )
+    if record.active:
+        output.note(f"run {name} goes on: a file may come half written, and anew the next time")
+    again = f"yoked fetch {shlex.quote(name)}{named}{same_fleet(fleet)}"
+    clients = {host: hosts.clients[host] for host in record.hosts}
     here = runs_dir / name
-    found = open_fleet(fleet)
-    with closing(StageProgress(output.console)) as progress, connected(found) as clients:
+    found = bring_outputs(clients, record, here, patterns, output, again=again, yes=yes)
+    # By number: another controller may know the hosts by other names.
+    told = {each["node_rank"] for each in record.hosts.values()}
+    silent = [node["host"] for number, node in enumerate(record.nodes) if number not in told]
+    payload = {"run": name, **found.to_dict()}
+    count = plural(sum(len(each["files"]) for each in payload["hosts"]), "file")
+    new = format_bytes(payload["bytes"])
+    verdict = f"outputs of {name}: {count} in {found.here / OUTPUTS}, {new} of them new"
+    is_empty = not any(each.wanted or each.refused for each in found.hosts)
+    if is_empty:
+        verdict = f"no file of {name} matches {', '.join(patterns)}"
+    if silent:
+        output.note(f"{listed(silent)} did not answer: what is there did not come")
+    output.result(
+        payload,
+        verdict=verdict,
+        evidence=found.lines(),
+        next_commands=[again] * bool(silent),
+    )
+    return 1 if silent or is_empty else 0
+
+
+def _fetch_checkpoint(
+    hosts: Hosts, name: str, checkpoint: str, runs_dir: Path, output: Output
+) -> int:
+    require_all(hosts.unreachable)
+    with closing(StageProgress(output.console)) as progress:
         fetched = fetch_run(
-            clients,
-            here,
+            hosts.clients,
+            runs_dir / name,
             checkpoint,
-            fleet_file=found.path,
+            fleet_file=hosts.fleet.path,
             note=output.note,
             progress=lambda host, done, total: progress.update(
                 f"from {host}", done, total, "bytes"
@@ -61,7 +152,7 @@ def command(
         )
     host, came = fetched.host, fetched.checkpoint_bytes
     output.result(
-        {"run": name, "host": host, "dir": str(here), "bytes": came},
+        {"run": name, "host": host, "dir": str(runs_dir / name), "bytes": came},
         verdict=f"fetched {named_checkpoint(checkpoint)} of {name} from {host}: "
         f"{format_bytes(came)}",
         next_commands=[f"yoked sample {name}{same_checkpoint(checkpoint)}"],

@@ -6,12 +6,12 @@ import shlex
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from yoked.cli.argv import unknown_flag
-from yoked.cli.flags import JobFlags, JsonFlag, check_patterns, check_run_name
+from yoked.cli.flags import JobFlags, JsonFlag, check_patterns, check_run_name, same_fleet
 from yoked.cli.live import LiveView, report_job
 from yoked.cli.output import Output
 from yoked.errors import UsageError
@@ -19,6 +19,10 @@ from yoked.fleet.file import open_fleet
 from yoked.launch.program import read_program
 from yoked.launch.start import JobRequest
 from yoked.runs import stamp
+
+if TYPE_CHECKING:
+    from yoked.launch.outputs import Outputs
+    from yoked.workflows.fleet_job import FleetJob
 
 
 def command(
@@ -49,6 +53,14 @@ def command(
             negative="",
         ),
     ] = (),
+    outputs: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="PATTERN of files that the program writes: at the end they come from all hosts to "
+            "outputs/HOST below runs/RUN; may be repeated.",
+            negative="",
+        ),
+    ] = (),
     bootstrap: Annotated[
         bool, Parameter(help="Help programs that assume NCCL and CUDA on Gloo.")
     ] = True,
@@ -60,6 +72,7 @@ def command(
     The folder in which this is typed is sent to the hosts (what .gitignore names stays), and the
     program runs there. Ctrl-C leaves it running; `yoked attach` comes back to it.
     """
+    from yoked.cli.bringing import bring_after
     from yoked.workflows.fleet_job import run_job
     from yoked.workflows.need import need_of
 
@@ -89,8 +102,14 @@ def command(
         threads=threads,
         bootstrap=bootstrap,
         env=environment,
+        outputs=check_patterns("--outputs", outputs),
     )
     output = Output(json_mode=json_output)
+    came: list[Outputs | None] = [None]
+
+    def bring(job: FleetJob) -> None:
+        came[0] = bring_after(job, fleet, output, same_fleet(flags.fleet))
+
     job = run_job(
         request,
         fleet,
@@ -98,5 +117,6 @@ def command(
         detach=flags.detach,
         doctor=flags.doctor,
         need=need_of(),
+        after=bring,
     )
-    return report_job(job, flags, output)
+    return report_job(job, flags, output, came=came[0])

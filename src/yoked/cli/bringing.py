@@ -1,0 +1,92 @@
+"""Bring what a run's programs wrote home: ask where it is much, copy, say what stayed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from yoked.cli.output import Output
+from yoked.console import StageProgress
+from yoked.errors import UsageError, YokedError
+from yoked.launch.handle import RunHandle
+from yoked.launch.hosts import reconnecting
+from yoked.launch.outputs import Outputs, find_outputs
+
+if TYPE_CHECKING:
+    from yoked.fleet.model import Fleet
+    from yoked.launch.registry import Record
+    from yoked.remote.client import AgentClient
+    from yoked.workflows.fleet_job import FleetJob
+
+
+def bring_outputs(
+    clients: Mapping[str, AgentClient],
+    record: Record,
+    here: Path,
+    patterns: Sequence[str],
+    output: Output,
+    *,
+    again: str,
+    yes: bool = False,
+) -> Outputs:
+    """Copy what is new of the outputs of a run to its folder here.
+
+    again: the command that does the same. Raises UsageError where it is too much and nobody says
+    yes, and HostError.
+    """
+    found = find_outputs(clients, record, here, patterns)
+    if found.is_large and not (yes or _says_yes(found, output)):
+        fix = (f"{again} --yes    brings it", "--outputs PATTERN    names less of it")
+        raise UsageError(found.question(), fix=fix)
+    progress = StageProgress(output.console)
+    try:
+        if found.new_files:
+            found.bring(
+                lambda host, done, all_of_it: progress.update(
+                    f"from {host}", done, all_of_it, "bytes"
+                )
+            )
+    finally:
+        progress.close()
+    for line in found.refused():
+        output.note(line)
+    return found
+
+
+def bring_after(job: FleetJob, fleet: Fleet, output: Output, flag: str) -> Outputs | None:
+    """Bring the outputs of a run that was followed to its end; None: they are still there.
+
+    flag: what a command line about the same hosts ends with. How the run went is what is told: a
+    reason that they did not come is a note beside it.
+    """
+    end = job.end
+    if end is None or end.detached or end.record.active or not end.record.outputs:
+        return None
+    handle = RunHandle.of(job.started, reconnecting(fleet))
+    try:
+        with ExitStack() as stack:
+            clients = {host: stack.enter_context(handle.reach(host)) for host in end.record.hosts}
+            return bring_outputs(
+                clients,
+                end.record,
+                Path("runs") / end.run,
+                end.record.outputs,
+                output,
+                again=f"yoked fetch {end.run}{flag}",
+            )
+    except KeyboardInterrupt:
+        output.note("interrupted: what came of the outputs stays, and `yoked fetch` goes on")
+        return None
+    except YokedError as problem:
+        output.note(f"the outputs are still on the hosts: {problem.what}")
+        return None
+
+
+def _says_yes(found: Outputs, output: Output) -> bool:
+    """Whether the person says yes; without a terminal nobody can."""
+    if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
+        return False
+    return output.asks(f"{found.question()}. Bring them?")
