@@ -22,7 +22,14 @@ from yoked.paths import cache_root
 from yoked.train.data.file_digests import sha256_of_files
 from yoked.train.data.hub_names import HUB, parse_hub_name
 from yoked.train.data.progress import NullProgress, ProgressSink
-from yoked.train.data.readers import START, SUFFIXES, Document, ReadPosition, read_documents
+from yoked.train.data.readers import (
+    START,
+    SUFFIXES,
+    Document,
+    ReadPosition,
+    read_documents,
+    text_bytes,
+)
 
 EMBEDDED = "sotu"
 CLIMBMIX = "climbmix"
@@ -97,6 +104,12 @@ class Corpus:
             else:
                 held_out = text_hash(document.text) <= self.held_out.threshold
                 yield ("val" if held_out else "train"), document
+
+    def training_bytes(self) -> int:
+        """Estimated bytes of the training texts, without reading them. Raises DataError."""
+        if self.held_out.rule == "last-shard":
+            return sum(map(text_bytes, self.files[:-1]))
+        return round((1 - HELD_OUT_FRACTION) * sum(map(text_bytes, self.files)))
 
     def fingerprint(
         self, *, cache: Path | None = None, progress: ProgressSink | None = None

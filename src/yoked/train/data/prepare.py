@@ -173,25 +173,30 @@ def _trained_tokenizer(
     if not (folder / JSON_NAME).exists():
         with file_lock(cache / "locks" / f"tokenizer-{label}.lock", progress) as beating:
             if not (folder / JSON_NAME).exists():
-                texts = _training_texts(corpus, beating)
+                texts = _training_texts(corpus, vocab_size, beating)
                 trained = Tokenizer.train(texts, vocab_size)
                 with writing_to(folder):
                     trained.save(folder)
     return Tokenizer.load(folder)
 
 
-def _training_texts(corpus: Corpus, progress: ProgressSink) -> Iterator[str]:
+def _training_texts(corpus: Corpus, vocab_size: int, progress: ProgressSink) -> Iterator[str]:
     """Training documents until they exceed TOKENIZER_TEXT_CHARACTERS."""
-    total = min(sum(map(text_bytes, corpus.files)), TOKENIZER_TEXT_CHARACTERS)
-    done = told = 0
+    stage, total = "training the tokenizer", min(corpus.training_bytes(), TOKENIZER_TEXT_CHARACTERS)
+    characters = done = told = 0
     for text in corpus.documents("train"):
         yield text
-        done += len(text)
+        characters += len(text)
+        done += len(text.encode())
         if done - told >= _PROGRESS_EVERY:
-            progress.update("training the tokenizer", done, max(total, done), "characters")
+            progress.update(stage, done, max(total, done), "bytes")
             told = done
-        if done >= TOKENIZER_TEXT_CHARACTERS:
-            return
+        if characters >= TOKENIZER_TEXT_CHARACTERS:
+            break
+    if told:
+        # The total was an estimate. rustbpe tells nothing of its merges, which come now.
+        progress.update(stage, done, done, "bytes")
+        progress.update(f"merging pairs into {vocab_size:,} tokens", 0, None, "s")
 
 
 @dataclass(frozen=True)

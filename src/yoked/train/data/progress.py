@@ -13,7 +13,7 @@ class ProgressSink(Protocol):
 
         stage: a few words, such as `tokenising train`; other words begin a new stage.
         total: None if it is not known.
-        unit: `bytes`, `documents`, `tokens`, `rows`, `characters` or `s`.
+        unit: `bytes`, `documents`, `tokens`, `rows` or `s`.
         """
 
 

@@ -221,13 +221,17 @@ class ShardMaker:
                 if batch_size >= _BATCH_BYTES or len(batch) == _BATCH_DOCUMENTS:
                     self._encode(batch, writers)
                     batch_size = 0
-        self._encode(batch, writers)
+        self._encode(batch, writers, last=after is None)
         return after
 
     def _encode(
-        self, batch: list[tuple[Split, Document]], writers: dict[Split, _SplitWriter]
+        self,
+        batch: list[tuple[Split, Document]],
+        writers: dict[Split, _SplitWriter],
+        *,
+        last: bool = False,
     ) -> None:
-        """Tokenise the batch, write its tokens, and empty it."""
+        """Tokenise the batch, write its tokens, and empty it. last: of the corpus."""
         texts = [document.text for _, document in batch]
         encoded = self.tokenizer.encode_batch(texts, self.threads)
         for split, writer in writers.items():
@@ -235,4 +239,6 @@ class ShardMaker:
             writer.add([batch[place][1] for place in own], [encoded[place] for place in own])
         batch.clear()
         done = self.shards.text_bytes + sum(writer.text_bytes for writer in writers.values())
-        self.progress.update("tokenising", done, max(done, self.total_bytes), "bytes")
+        # The total is an estimate until the end is reached.
+        total = done if last else max(done, self.total_bytes)
+        self.progress.update("tokenising", done, total, "bytes")

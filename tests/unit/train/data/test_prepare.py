@@ -1,3 +1,4 @@
+import json
 import math
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from tests.unit.train.data.conftest import Recorder
 
 from yoked.errors import DataError, UsageError
 from yoked.train.data import files, locks
+from yoked.train.data import prepare as prepare_module
 from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.locks import file_lock
 from yoked.train.data.pack import Packing, PackStats, pack, piece_batches
@@ -213,8 +215,26 @@ def test_progress_names_the_stages_and_reaches_its_totals(
         of_stage = [update for update in recorder.updates if update[0] == stage]
         done = [update[1] for update in of_stage]
         assert done == sorted(done)
-        assert done[-1] == pytest.approx(of_stage[-1][2], rel=0.2)
+        assert done[-1] == of_stage[-1][2]
     assert sum(update[0] == "tokenising" for update in recorder.updates) > 3
+
+
+def test_of_long_text_the_training_of_the_tokenizer_reaches_its_total_and_names_what_follows(
+    tmp_path: Path, cache: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_module, "_PROGRESS_EVERY", 10_000)
+    # Two bytes a character, and half of the file is no text.
+    lines = [json.dumps({"text": "пара слов " * 20, "more": "x" * 400}) for _ in range(400)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+
+    small(tmp_path / "a.jsonl", cache, progress=recorder)
+
+    training = [update for update in recorder.updates if update[0] == "training the tokenizer"]
+    assert len(training) > 3
+    assert training[-1][1] == training[-1][2]
+    assert all(done <= total for _, done, total, _ in training if total is not None)
+    after = recorder.stages().index("training the tokenizer") + 1
+    assert recorder.stages()[after : after + 2] == ["merging pairs into 300 tokens", "tokenising"]
 
 
 # --- interruptions
