@@ -34,6 +34,7 @@ def test_a_sample_is_written_piece_by_piece() -> None:
         iter([" upon", " a time"]),
         Path("runs/r"),
         5,
+        60.0,
         "Once",
         Output(json_mode=False, stdout=stdout),
     )
@@ -44,10 +45,12 @@ def test_a_sample_is_written_piece_by_piece() -> None:
 def test_a_sample_in_json_is_one_object() -> None:
     stdout = io.StringIO()
 
-    write(iter([" upon", "…"]), Path("runs/r"), 5, "Once", Output(json_mode=True, stdout=stdout))
+    output = Output(json_mode=True, stdout=stdout)
+    write(iter([" upon", "…"]), Path("runs/r"), 5, 60.0, "Once", output)
 
     payload = json.loads(stdout.getvalue())
     assert (payload["prompt"], payload["text"]) == ("Once", " upon…")
+    assert (payload["step"], payload["saved_s"]) == (5, 60.0)
 
 
 def test_a_prepared_data_set_says_what_was_kept(snapshot: SnapshotAssertion) -> None:
