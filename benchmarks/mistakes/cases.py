@@ -113,6 +113,7 @@ MISTAKES = {
     ),
     "train": (
         meant(f"train --fleet . --depht 1 {TRAIN[10:]}", f"train --fleet . --depth 1 {TRAIN[10:]}"),
+        meant(f"train --fleet . --besides {TRAIN}", f"train --fleet . --beside {TRAIN}"),
         Mistake(
             "train --data nodata --dry-run",
             "the path of a folder",

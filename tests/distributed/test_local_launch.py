@@ -70,10 +70,10 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def train(behaviour: str, *flags: str) -> subprocess.Popen[str]:
+def train(behaviour: str, *flags: str, run: str = "r") -> subprocess.Popen[str]:
     """`yoked train` with pretended ranks, in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", WITH_FAKE_RANKS, "--run=r", "--ranks=2", "--json", *flags],
+        [sys.executable, "-c", WITH_FAKE_RANKS, f"--run={run}", "--ranks=2", "--json", *flags],
         env={**os.environ, "FAKE": behaviour},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -261,6 +261,22 @@ def test_a_detached_run_goes_on_and_its_name_is_not_to_be_had_twice(
     assert (detached.returncode, json.loads(stdout)["state"]) == (0, "running"), stderr
     assert again.returncode == 2
     assert json.loads(refused)["error"]["what"] == snapshot
+
+
+def test_a_second_run_starts_beside_another_only_if_that_is_meant() -> None:
+    first = followed("wait_for_interrupt")
+
+    refused, _ = train("finish", run="second").communicate(timeout=DEADLINE_S)
+    beside = train("finish", "--beside", run="second")
+    meant, _ = beside.communicate(timeout=DEADLINE_S)
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=DEADLINE_S)
+
+    error = json.loads(refused)["error"]
+    assert error["code"] == "other-run"
+    assert error["what"].startswith("run r of ")
+    assert error["fix"][0].startswith("yoked stop r ")
+    assert json.loads(meant)["state"] == "finished"
 
 
 def test_an_old_job_of_a_run_whose_folder_was_removed_is_in_nobodys_way(

@@ -44,6 +44,7 @@ MODULES = {
     "job_reap": "reap",
     "job_sweep": "reap",
     "job_listeners": "listeners",
+    "job_others": "others",
     "listener_owner": "listeners",
     "health": "health",
     "trial": "trials",

@@ -54,6 +54,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "program": spec.get("program"),
         "trains": spec.get("trains"),
         "run_dir": spec.get("run_dir"),
+        "by": spec.get("by"),
         "restarts": spec.get("restarts", 0),
         "outputs": spec.get("outputs", []),
         "started_s": _written_s(job.path / "job.json"),

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.agent.ask import text, user_name
+from yoked.agent.jobfolder import ACTIVE, all_jobs
+from yoked.agent.others import runs_of_others
 from yoked.agent.reap import stale_processes
 from yoked.core.proc import LAUNCH_VARIABLE, ProcessId, all_processes, has_proc
 
@@ -39,20 +41,40 @@ class _Sight(NamedTuple):
 
 
 def probe_processes() -> dict[str, Any] | None:
-    """stale (by `_stale`) and busy: others that compute. None where there is no /proc."""
+    """stale (by `_stale`); runs: of yoked, this user's and others'; busy: other programs that
+    compute. None where there is no /proc.
+    """
     if not has_proc():
         return None
     seen = _look()
     own = _family(seen, os.getpid())
     others = [each for each in seen if each.process.pid not in own]
     stale = _stale(others)
-    stale_pids = {each["pid"] for each in stale}
+    runs, ranks = _runs(seen)
+    passed_over = ranks | {each["pid"] for each in stale}
     busy = [
         {**_describe(each), "cores": round(each.cores, 2)}
         for each in others
-        if each.cores >= _BUSY_CORES and each.process.pid not in stale_pids
+        if each.cores >= _BUSY_CORES and each.process.pid not in passed_over
     ]
-    return {"stale": stale, "busy": sorted(busy, key=lambda each: -float(each["cores"]))}
+    return {
+        "stale": stale,
+        "runs": runs,
+        "busy": sorted(busy, key=lambda each: -float(each["cores"])),
+    }
+
+
+def _runs(seen: list[_Sight]) -> tuple[list[dict[str, Any]], set[int]]:
+    """Runs that go on: [{run, user, ours, pid, age_s}]; and the numbers of their processes."""
+    found = [{**each, "ours": False} for each in runs_of_others()]
+    for job in all_jobs():
+        program = job.host_program
+        if program is not None and program.alive and job.state in ACTIVE:
+            spec = job.read("job.json")
+            told = {"run": spec.get("trains") or job.run, "user": spec.get("by"), "ours": True}
+            found.append({**told, "pid": program.pid, "age_s": program.age_s})
+    families = (_descendants(seen, each["pid"]) for each in found)
+    return found, set().union(*families)
 
 
 def _look() -> list[_Sight]:
@@ -73,13 +95,19 @@ def _look() -> list[_Sight]:
 
 def _family(seen: list[_Sight], root: int) -> set[int]:
     """This agent, what it started, and whatever else a doctor started on this machine."""
+    found = _descendants(seen, root)
+    doctors = {each.process.pid for each in seen if DOCTOR_VARIABLE in each.process.environment()}
+    return found | doctors
+
+
+def _descendants(seen: list[_Sight], root: int) -> set[int]:
+    """A process, its children, and theirs."""
     found = {root}
     while more := {
         each.process.pid for each in seen if each.ppid in found and each.process.pid not in found
     }:
         found |= more
-    doctors = {each.process.pid for each in seen if DOCTOR_VARIABLE in each.process.environment()}
-    return found | doctors
+    return found
 
 
 def _stale(others: list[_Sight]) -> list[dict[str, Any]]:
@@ -94,7 +122,7 @@ def _stale(others: list[_Sight]) -> list[dict[str, Any]]:
             "ppid": each.ppid,
             "cores": round(each.cores, 2),
             "memory_bytes": each.memory_bytes,
-            "age_s": _age_s(each.process),
+            "age_s": each.process.age_s,
             "start_ticks": each.process.start_ticks,
             "launch": ours.get(each.process.pid),
         }
@@ -134,10 +162,3 @@ def _describe(seen: _Sight) -> dict[str, Any]:
         "command": seen.process.command() or text(Path(f"/proc/{pid}/comm")),
         "user": None if uid is None else user_name(uid),
     }
-
-
-def _age_s(process: ProcessId) -> float | None:
-    words = text(Path("/proc/uptime")).split()
-    if not words:
-        return None
-    return round(float(words[0]) - process.start_ticks / os.sysconf("SC_CLK_TCK"), 1)

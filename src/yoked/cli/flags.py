@@ -106,6 +106,9 @@ class JobFlags:
             "Default: yoked.toml's, or 0.",
         ),
     ] = None
+    beside: Annotated[
+        bool, switch(FLEET, "Start although another run is on these hosts: both are slower.")
+    ] = False
     doctor: Annotated[
         bool, flag(FLEET, "Look for what would keep the run from working before it starts.")
     ] = True

@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -124,6 +124,19 @@ class StatusLine:
 
     def __exit__(self, *problem: object) -> None:
         self._view.erase()
+
+
+def shares_hosts(flags: JobFlags, output: Output) -> Callable[[Sequence[str]], bool]:
+    """Asks whether a run is to start beside others: by --beside, or at a terminal by an answer."""
+
+    def agreed(others: Sequence[str]) -> bool:
+        if not (flags.beside or output.can_ask):
+            return False
+        for line in others:
+            output.note(line)
+        return flags.beside or output.asks("Start it all the same?")
+
+    return agreed
 
 
 def report_end(

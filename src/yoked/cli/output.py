@@ -102,6 +102,11 @@ class Output:
         self.end_colours()
         self.console.print(plain(text), markup=False, emoji=False, end=end)
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is a person at this terminal, and no program that reads."""
+        return not self.json_mode and sys.stdin.isatty() and self.console.is_terminal
+
     def asks(self, question: str) -> bool:
         """Whether the person at this terminal says yes. The text may be foreign."""
         self.say(f"{question} [y/N] ", end="")

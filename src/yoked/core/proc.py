@@ -69,6 +69,15 @@ class ProcessId(NamedTuple):
         except OSError:
             return None
 
+    @property
+    def age_s(self) -> float:
+        """How long ago it began."""
+        try:
+            up_s = float((_PROC / "uptime").read_text().split()[0])
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        return max(0.0, round(up_s - self.start_ticks / os.sysconf("SC_CLK_TCK"), 1))
+
     def environment(self) -> dict[str, str]:
         """What it was started with; empty when that is not ours to read."""
         try:

@@ -28,8 +28,10 @@ from yoked.core.proc import has_proc
 from yoked.errors import HostError, JobError, UsageError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd, View
+from yoked.launch.busy import Share, other_runs, require_free, runs_of_others
 from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
+from yoked.launch.registry import collect
 from yoked.launch.start import Home, JobRequest, NodePlan, OnFault, plan_nodes, start_job
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
@@ -102,18 +104,24 @@ def run_here(
     *,
     detach: bool = False,
     check: Callable[[list[NodePlan]], None] = lambda _: None,
+    share: Share = lambda _: True,
 ) -> dict[str, Any] | None:
     """Run to the end, and return rank 0's result. Call it from the main thread.
 
     detach: return None as soon as it runs. check: called before anything starts, and may raise.
+    share: whether it is to start where other runs are.
     Raises the YokedError of the rank that failed first, RankCrash if that was a bug, and
     KeyboardInterrupt if the run was stopped before it could leave a result.
     """
     with connect_here(HERE) as client, _Stopping(view).listening() as stopping:
         nodes = plan_nodes(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
         check(nodes)
+        _require_idle(run)
+        if run.run_dir is not None:
+            records, clients = collect({HERE: client})[0], {HERE: client}
+            require_free([*other_runs(records, None), *runs_of_others(clients)], share)
         with one_at_a_time():
-            _require_idle(run, view)
+            _require_idle(run)
             if run.is_new and run.run_dir is not None:
                 require_new(run.run_dir)
             job = _job_name(run.run)
@@ -217,7 +225,7 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _require_idle(run: LocalRun, view: View) -> None:
+def _require_idle(run: LocalRun) -> None:
     """Raise UsageError where the run goes on already: two starts would write into one folder."""
     for job in all_jobs():
         if job.state not in ACTIVE:
@@ -230,7 +238,6 @@ def _require_idle(run: LocalRun, view: View) -> None:
                     *(("--run NAME with another name starts a run of its own",) * run.is_new),
                 ),
             )
-        view.note(f"run {job.run} is running on this machine: both are slower")
 
 
 def _has_begun(run: LocalRun) -> bool:

@@ -67,6 +67,18 @@ class Record:
         return folder
 
     @property
+    def by(self) -> str | None:
+        """Who started it, and on which machine; None: not known."""
+        told: str | None = self._first.get("by")
+        return told
+
+    @property
+    def for_s(self) -> float:
+        """How long ago it was prepared, by the clock of the host that tells it."""
+        first = self._first
+        return max(0.0, float(first.get("now_s") or 0.0) - float(first["started_s"] or 0.0))
+
+    @property
     def name(self) -> str:
         """What a person calls it. Each start of a run is a job; the run has one name."""
         return self.trains or self.run

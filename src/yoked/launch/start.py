@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import site
+import socket
 import sys
 import time
 import uuid
@@ -19,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import yoked
+from yoked.agent.ask import user_name
 from yoked.agent.jobfolder import NOTIFY_NAME
 from yoked.channel.credentials import make_credentials
 from yoked.core.faults import fault
@@ -370,6 +372,7 @@ def job_spec(
         "run": request.run,
         "trains": request.trains,
         "run_dir": None if request.home is None else _text(request.home.run_dir),
+        "by": f"{user_name(os.getuid())}@{socket.gethostname()}",
         "launch_id": launch_id,
         "folder": folder,
         "node_rank": number,

@@ -28,6 +28,7 @@ from yoked.records.rules import (
     moment,
     named,
     nothing,
+    number,
     one_of,
     optional,
     path,
@@ -36,6 +37,7 @@ from yoked.records.rules import (
     python_minor,
     run_name,
     text,
+    user,
     whole,
     word,
 )
@@ -98,6 +100,7 @@ RESULTS: Mapping[str, Rule] = {
         run_name,
         each(complete({"address": address, "port": port, "pid": pid, "command": text})),
     ),
+    "job_others": each(complete({"run": run_name, "user": user, "pid": pid, "age_s": number})),
     # A rank that told something odd is left out by whoever reads it.
     "job_stacks": each(fields({}, more=True)),
     "job_start": complete({"folder": text, "supervisor": count, "control_port": optional(count)}),

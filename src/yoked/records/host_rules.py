@@ -144,6 +144,10 @@ _PROCESSES = each(
         }
     )
 )
+_RUN = fields(
+    {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
+    needed=("run", "ours", "age_s"),
+)
 _FOLDER = fields(
     {
         "path": path,
@@ -213,7 +217,7 @@ HEALTH = fields(
                 "owners": named(port_text, _PROCESSES),
             }
         ),
-        "processes": fields({"stale": _PROCESSES, "busy": _PROCESSES}),
+        "processes": fields({"stale": _PROCESSES, "busy": _PROCESSES, "runs": each(_RUN)}),
         "memory": fields(
             dict.fromkeys(
                 (

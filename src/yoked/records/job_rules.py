@@ -10,6 +10,7 @@ from yoked.records.rules import (
     each,
     fields,
     flag,
+    label,
     launch_id,
     line,
     moment,
@@ -79,6 +80,7 @@ JOB = fields(
         "trains": run_name,
         "outputs": each(pattern),
         "run_dir": optional(path),
+        "by": optional(label),  # who started it, and where
         "started_s": optional(moment),
         "ended_s": optional(moment),
         "now_s": moment,  # by the same clock as the two before

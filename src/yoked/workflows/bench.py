@@ -12,6 +12,7 @@ from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import HERE, Fleet
+from yoked.launch.busy import note_others
 from yoked.launch.datapush import push_kernels
 from yoked.launch.hosts import connected
 from yoked.launch.start import NodePlan, plan_nodes
@@ -62,6 +63,7 @@ def run_bench(
             config.device_type,
         )
         require_versions(nodes)
+        note_others(clients, note)
         names = run_names()
         shipped = _ship(comparable_config(config, steps), nodes, note)
         first = measured(*(single_host_trial(fleet, node, shipped, names) for node in nodes))

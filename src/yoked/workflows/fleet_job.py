@@ -12,6 +12,7 @@ from yoked.errors import HostError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View, shown
+from yoked.launch.busy import Share, other_runs, require_free, runs_of_others
 from yoked.launch.environment import check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
@@ -39,13 +40,15 @@ def run_job(
     detach: bool,
     doctor: bool,
     need: Need,
+    share: Share | None = None,
     before: Callable[[list[NodePlan], list[Record]], JobRequest] | None = None,
     after: Callable[[FleetJob], None] | None = None,
 ) -> FleetJob:
     """Start a job and, unless it is to be left alone, follow it to its end.
 
     detach: return as soon as it runs. doctor: have its quick form go on beside the preparations;
-    what it finds ends them. need: what it compares with. before: completes the request when hosts
+    what it finds ends them. need: what it compares with. share: whether it is to start where other
+    runs are; None: it is not one itself. before: completes the request when hosts
     are known, and their runs. after: acts while they are connected.
     """
     began_s = time.monotonic()
@@ -71,15 +74,16 @@ def run_job(
         stage.doing(f"comparing the versions of Python and torch on {listed(clients)}")
         require_versions(nodes)
         records, _ = collect(clients)
+        if share is not None:
+            others = [*other_runs(records, request.run), *runs_of_others(clients)]
+            # A question, and the line that is drawn, would be in each other's way.
+            drawn.close()
+            require_free(others, share)
+            drawn.enter_context(shown(view, stage.line))
         if before is not None:
             stage.doing("preparing data and what else travels")
             request = before(nodes, records)
         request = replace(request, notify=fleet.notify)
-        for record in records:
-            if record.active:
-                view.note(
-                    f"run {record.name} is running on {listed(record.hosts)}: both are slower"
-                )
         connect_s = time.monotonic() - began_s
 
         def approve(started: Started) -> None:

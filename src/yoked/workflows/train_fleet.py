@@ -15,6 +15,7 @@ from yoked.core.parallel import at_once
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View
+from yoked.launch.busy import Share
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting
@@ -82,12 +83,13 @@ def train_fleet(
     restarts: int,
     on_fault: OnFault,
     nice: int | None,
+    share: Share,
     fleet_flag: str,
 ) -> tuple[FleetJob, Mapping[str, Any] | None]:
     """Train on the hosts of a fleet; the job, and rank 0's result unless nobody waited for it.
 
     config: with its run named. detach, doctor: as in `run_job`. restarts: after so many failures.
-    on_fault: as in JobRequest. nice: of the ranks, instead of yoked.toml's.
+    on_fault: as in JobRequest. nice: of the ranks, instead of yoked.toml's. share: as in `run_job`.
     fleet_flag: what a command line about these hosts ends with. The run's folder is on rank 0's
     host; what is small of it is copied into `--runs-dir` here.
     """
@@ -140,6 +142,8 @@ def train_fleet(
             detach=detach,
             doctor=doctor,
             need=need_of(config),
+            # A dry run is over in seconds.
+            share=None if config.dry_run else share,
             before=before,
             after=after,
         )

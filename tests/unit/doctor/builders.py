@@ -128,7 +128,7 @@ def _health(name: str) -> dict[str, Any]:
             "shm": _folder("/dev/shm"),
         },
         "ports": {"range": [32_768, 60_999], "reserved": "", "taken": 40, "owners": {"29500": []}},
-        "processes": {"stale": [], "busy": []},
+        "processes": {"stale": [], "runs": [], "busy": []},
         "memory": {
             "available_bytes": 12 << 30,
             "swap_free_bytes": 2 << 30,

@@ -305,6 +305,12 @@ CASES = (
     Case("stale-ranks", said("health/processes/stale", [RANK]), severity="warning"),
     Case("stale-ranks", said("health/processes/stale", [{**RANK, "launch": None}]),
          severity="warning"),
+    Case("other-run", said("health/processes/runs", [
+        {"run": "night", "user": "ada@laptop", "ours": True, "pid": 9, "age_s": 1510.0}]),
+         severity="warning"),
+    Case("other-run", said("health/processes/runs", [
+        {"run": "big", "user": "bob", "ours": False, "pid": 9, "age_s": 90.0}]),
+         severity="warning"),
     Case("busy-cpu", said("health/processes/busy", [
         {"pid": 99, "command": "make -j8", "user": "ada", "cores": 3.9}]),
          severity="warning"),

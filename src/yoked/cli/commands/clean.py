@@ -6,7 +6,6 @@ import contextlib
 import math
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -191,7 +190,7 @@ def _can_go(job: dict[str, Any], age_s: float) -> bool:
 
 def _asked(lines: Iterable[str], output: Output) -> bool:
     """Whether the person says yes; without a terminal nobody can."""
-    if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
+    if not output.can_ask:
         return False
     for line in lines:
         output.say(f"  {line}")

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from yoked.cli.argv import unknown_flag
 from yoked.cli.flags import JobFlags, JsonFlag, check_patterns, check_run_name, same_fleet
-from yoked.cli.live import LiveView, report_job
+from yoked.cli.live import LiveView, report_job, shares_hosts
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
@@ -117,6 +117,7 @@ def command(
         detach=flags.detach,
         doctor=flags.doctor,
         need=need_of(),
+        share=shares_hosts(flags, output),
         after=bring,
     )
     return report_job(job, flags, output, came=came[0])

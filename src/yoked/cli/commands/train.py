@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.flags import JobFlags, check_run_name, same_fleet
-from yoked.cli.live import LiveView, report_job
+from yoked.cli.live import LiveView, report_job, shares_hosts
 from yoked.cli.output import INTERRUPTED_STATUS, Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
@@ -99,6 +99,7 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
         restarts=flags.checked_restarts(),
         on_fault=flags.resolved_on_fault("stop"),
         nice=flags.checked_nice(),
+        share=shares_hosts(flags, output),
         fleet_flag=flag,
     )
     if result is None:
@@ -135,6 +136,7 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
             view,
             detach=flags.detach,
             check=lambda nodes: require_room(config, nodes, view.note),
+            share=shares_hosts(flags, output),
         )
     return _train_without_jobs(config, run, flags, view)
 

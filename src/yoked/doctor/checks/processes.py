@@ -95,6 +95,44 @@ def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> Iterator[Fix]:
 
 
 @check(
+    "other-run",
+    question="Is another run of yoked on these hosts?",
+    reads=("health.processes",),
+    severity="warning",
+    saw="run {run}{whose} has been on {where:list} for {age:duration}",
+    why="two runs share cores, memory and the network: each is slower, and all ranks wait for the "
+    "slowest",
+    symptom="Steps take twice as long as the plan said; a rank runs out of memory that was free.",
+    cause="A run of yours that goes on unseen, or another user's.",
+    fix="By hand: only you know whether it can go. `--beside` starts a run all the same.",
+    on_cluster="Slurm gives a job its own cores, unless nodes are shared.",
+    explains=("busy-cpu", "busy-gpu", "memory"),
+)
+def other_run(seen: Examination) -> Iterator[Match]:
+    found: dict[tuple[str, str, bool], dict[str, float]] = {}
+    for host in seen.up:
+        runs: list[Mapping[str, Any]] = part(host, "processes", "runs") or []
+        for each in runs:
+            key = (each["run"], str(each.get("user") or ""), each["ours"])
+            found.setdefault(key, {})[host.name] = each["age_s"]
+    for (run, user, ours), ages in found.items():
+        first = next(iter(ages))
+        ending = (
+            by_hand(first, "wait for its end, or stop it: yoked stop {run}", run=run)
+            if ours
+            else by_hand(first, "wait for its end: its user knows when that is")
+        )
+        yield Match(
+            ages,
+            ending,
+            run=run,
+            whose=f" of {one_line(user)}" if user else "",
+            where=tuple(ages),
+            age=max(ages.values()),
+        )
+
+
+@check(
     "busy-cpu",
     question="Do other programs use the cores?",
     reads=("health.processes",),
@@ -153,4 +191,4 @@ def busy_gpu(seen: Examination) -> Iterator[Match]:
         )
 
 
-CHECKS = (stale_ranks, busy_cpu, busy_gpu)
+CHECKS = (stale_ranks, other_run, busy_cpu, busy_gpu)
