@@ -132,6 +132,11 @@ MISTAKES = {
             "run --rank 2 -- hello.py", "yoked run --help", ("yoked run --ranks 2 -- hello.py",)
         ),
         Mistake(
+            'run --resume-args "\'x" -- hello.py',
+            "--resume-args",
+            ("yoked run --resume-args '--resume' -- hello.py",),
+        ),
+        Mistake(
             "run --outputs ../x -- hello.py",
             "--outputs 'out/*.pt'",
             ("yoked run --outputs 'out/*.pt' -- hello.py",),

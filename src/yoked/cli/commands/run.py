@@ -39,7 +39,12 @@ def command(
     ] = None,
     resume_args: Annotated[
         str,
-        Parameter(help="What the program's arguments end with when --restarts starts it again."),
+        Parameter(
+            help="What the program's arguments end with when --restarts starts it again, as one "
+            'word: "--resume --step 3".',
+            # Most begin with one.
+            allow_leading_hyphen=True,
+        ),
     ] = "",
     env: Annotated[
         tuple[str, ...],
@@ -89,7 +94,7 @@ def command(
         environment[name] = value
     fleet = open_fleet(flags.fleet)
     program = replace(
-        read_program(words, Path.cwd(), shlex.split(resume_args)),
+        read_program(words, Path.cwd(), _words(resume_args)),
         include=(*fleet.include, *check_patterns("--include", include)),
     )
     request = JobRequest(
@@ -121,3 +126,13 @@ def command(
         after=bring,
     )
     return report_job(job, flags, output, came=came[0])
+
+
+def _words(resume_args: str) -> list[str]:
+    """The words of --resume-args, as a shell has them. Raises UsageError for an open quote."""
+    try:
+        return shlex.split(resume_args)
+    except ValueError as problem:
+        raise UsageError(
+            f"--resume-args {resume_args!r}: {problem}", fix='--resume-args "--resume"'
+        ) from problem
