@@ -51,11 +51,13 @@ class OtherRun:
 
 
 def other_runs(records: Iterable[Record], but: str | None) -> list[OtherRun]:
-    """Runs that go on, out of what hosts tell of this user's. but: the run that is to start."""
+    """Runs that go on, out of what hosts tell of this user's. but: the run of a fleet that is to
+    start.
+    """
     return [
         OtherRun(record.name, tuple(record.hosts), record.by, record.for_s)
         for record in records
-        if record.active and record.name != but
+        if record.active and (record.name != but or record.run_dir is not None)
     ]
 
 

@@ -252,9 +252,12 @@ class CheckpointStore:
 
     def _disk_error(self, step: int | None, needed_bytes: int, error: OSError) -> CheckpointError:
         if step is None:
+            full = error.errno in NO_ROOM
             return CheckpointError(
                 f"checkpoints cannot be saved in {self.folder}: {error.strerror}.",
-                fix="make the folder writable, or train under another --model-tag",
+                fix="free space on that disk"
+                if full
+                else "make the folder writable, or name another --runs-dir",
             )
         steps = self.steps()
         kept = f"complete there: {_listed(steps)}" if steps else "none is complete there yet"
@@ -455,7 +458,7 @@ def check_matches(meta: Mapping[str, Any], expected_model_config: Mapping[str, A
             "the checkpoint is of another model: " + "; ".join(differences) + ".",
             fix=(
                 "give the flags and the tokenizer with which it was trained",
-                "or train under another --model-tag",
+                "or start a new run: --run NAME, without --resume and --from",
             ),
         )
 

@@ -25,6 +25,7 @@ import json
 import os
 import re
 import secrets
+import socket
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -44,6 +45,8 @@ MODEL_FOLDERS = "base_checkpoints"
 _MODELS = "model_*.pt"
 LOCK_NAME = ".yoked-lock"
 LOCK_WAIT_S = 15.0
+# What the lock says while it is held: a process and its host.
+_HOLDER = re.compile(r"(\d{1,10}) ([A-Za-z0-9._-]{1,255})")
 # The suffix keeps nanochat, which searches for names that end in model_NNN.pt, from seeing them.
 _STAGED = re.compile(r"\.yoked-(\d{6,})-([0-9a-f]{8})-(.+)\.part")
 _MANIFEST = re.compile(r"manifest_(\d{6,})\.json")
@@ -299,12 +302,20 @@ class CheckpointFolder:
                 break
             except OSError as error:
                 if time.monotonic() > deadline_s:
+                    holder = _holder(descriptor)
                     os.close(descriptor)
                     raise CheckpointError(
-                        f"another process is saving checkpoints in {self.path}.",
-                        fix="wait until it ends, or train under another --model-tag",
+                        f"the run goes on already: {holder} saves its checkpoints in {self.path}.",
+                        fix=(
+                            "yoked runs    shows it; wait until it ends, or stop it",
+                            "--run NAME with another name starts a run of its own",
+                        ),
                     ) from error
                 time.sleep(0.1)
+        # A full disk costs the next one a name, and not this one the lock.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
         self._lock = weakref.finalize(self, os.close, descriptor)
 
     def unlock(self) -> None:
@@ -430,6 +441,12 @@ class CheckpointFolder:
                 (self.path / name).unlink(missing_ok=True)
             sync_path(self.path)
         tombstone.unlink(missing_ok=True)
+
+
+def _holder(descriptor: int) -> str:
+    """Who keeps a folder's lock, by what he wrote into it."""
+    found = _HOLDER.fullmatch(os.pread(descriptor, 300, 0).decode("ascii", errors="replace"))
+    return f"process {found[1]} on {found[2]}" if found else "another process"
 
 
 def find_model_folder(path: Path) -> Path:

@@ -229,7 +229,9 @@ def _require_run(config: TrainConfig, first: NodePlan) -> None:
 
 def _require_idle(config: TrainConfig, records: list[Record], fleet_flag: str) -> None:
     """Raise UsageError where the run goes on already: two starts would write into one folder."""
-    if any(record.active and record.trains == config.run for record in records):
+    # One of this machine alone has a folder of its own, though it may have the same name.
+    on_fleets = (record for record in records if record.active and record.run_dir is None)
+    if any(record.trains == config.run for record in on_fleets):
         run = shlex.quote(config.run or "")
         raise UsageError(
             f"run {config.run} goes on already on these hosts",

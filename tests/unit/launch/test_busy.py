@@ -26,9 +26,10 @@ class Client:
         return self.runs
 
 
-def record(run: str, state: str, trains: str | None = None) -> Record:
+def record(run: str, state: str, trains: str | None = None, run_dir: str | None = None) -> Record:
     told = {
         "state": state, "node_rank": 0, "nodes": [], "trains": trains, "by": "ada@laptop",
+        "run_dir": run_dir,
         "started_s": 1000.0, "now_s": 1060.0,
     }  # fmt: skip
     return Record(run, "an id", {"i9": told})
@@ -39,6 +40,9 @@ def test_runs_that_go_on_are_others_but_for_the_one_that_starts() -> None:
 
     assert other_runs(records, "c") == [OtherRun("a", ("i9",), "ada@laptop", 60.0)]
     assert [each.name for each in other_runs(records, None)] == ["a", "c"]
+    # Of this machine alone, in a folder of its own.
+    namesake = record("c", "running", "c", "/home/ada/runs/c")
+    assert [each.name for each in other_runs([namesake], "c")] == ["c"]
 
 
 def test_a_run_of_another_user_is_one_on_all_its_hosts() -> None:
