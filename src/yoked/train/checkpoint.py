@@ -334,6 +334,11 @@ class CheckpointStore:
             )
         return best[0]
 
+    @property
+    def size_bytes(self) -> int:
+        """What the complete checkpoints of ours take on the disk."""
+        return sum(each.size_bytes for m in self._files.complete() for each in m.files)
+
     def load(self, step: int | None = None, *, optimizer: bool = True) -> LoadedCheckpoint:
         """The checkpoint of a step, by default the newest.
 

@@ -83,7 +83,7 @@ def foresee(setup: RunSetup, step_s: float | None = None) -> Outlook:
         epoch_tokens=epoch_tokens,
         epochs=tokens / epoch_tokens,
         checkpoint_bytes=one,
-        disk_bytes=one * (_most_kept(schedule, setup.config.keep_last) + 1),
+        disk_bytes=one * _most_at_once(schedule, setup.config.keep_last),
         free_bytes=free_bytes(setup.config.runs_dir),
         memory=_memory(setup, plan),
         remark=epoch_remark(tokens / epoch_tokens, data.info.name),
@@ -118,12 +118,32 @@ def format_epochs(epochs: float) -> str:
 def require_disk(outlook: Outlook, setup: RunSetup) -> None:
     """Raise YokedError where not even the run's first checkpoint fits on the disk."""
     if outlook.free_bytes < outlook.checkpoint_bytes:
+        runs_dir = setup.config.runs_dir
+        # On a fleet's host it is named from the job's folder, where no person is.
+        place = runs_dir.resolve() if ".." in runs_dir.parts else runs_dir
         raise fault(
             "disk-full-here",
-            here=f"the disk of {setup.config.runs_dir} has no room for a checkpoint",
+            here=f"the disk of {place} has no room for a checkpoint",
             needed=format_bytes(outlook.checkpoint_bytes - outlook.free_bytes),
             free=format_bytes(outlook.free_bytes),
         )
+
+
+def disk_remark(outlook: Outlook, keep_last: int, there_bytes: int) -> str | None:
+    """A remark on a disk that takes the first checkpoints of a run, and not all; None: it does.
+
+    there_bytes: of checkpoints that an earlier start of the run has left there.
+    """
+    missing = outlook.disk_bytes - there_bytes - outlook.free_bytes
+    if missing <= 0:
+        return None
+    fewer = keep_last + -missing // outlook.checkpoint_bytes
+    keep = f", or give --keep-last {fewer}" if fewer >= 1 else ""
+    return (
+        f"remark: checkpoints will take {format_bytes(outlook.disk_bytes)}, and their disk has "
+        f"{format_bytes(outlook.free_bytes)} free: later ones will not be saved. Free "
+        f"{format_bytes(missing)}{keep}"
+    )
 
 
 def start_lines(setup: RunSetup, outlook: Outlook) -> list[str]:
@@ -169,15 +189,18 @@ def _compute_line(setup: RunSetup) -> str:
     return f"compute: {', '.join(parts)}"
 
 
-def _most_kept(schedule: TrainSchedule, keep_last: int) -> int:
-    """How many checkpoints a run keeps at its end: the newest, and the best one beside them."""
+def _most_at_once(schedule: TrainSchedule, keep_last: int) -> int:
+    """How many checkpoints a run has at most: the newest, the best one beside them, and one that
+    is being written before an old one goes.
+    """
     saves, best = 1, 0
     if schedule.save_every is not None:
         saves += (schedule.num_iterations - 1) // schedule.save_every
         if schedule.eval_every is not None:
             saves += evaluations(schedule.num_iterations, schedule.eval_every) - 1
             best = 1
-    return min(keep_last + best, saves)
+    kept = min(keep_last + best, saves)
+    return kept + (saves > kept)
 
 
 def _step_plan(setup: RunSetup) -> StepPlan:

@@ -35,7 +35,7 @@ from yoked.train.duration import Pace
 from yoked.train.finite import require_finite_loss, require_finite_weights
 from yoked.train.idle import IdleRanks
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
-from yoked.train.outlook import Outlook, require_disk, start_lines
+from yoked.train.outlook import Outlook, disk_remark, require_disk, start_lines
 from yoked.train.progress import RankPart, TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table, idle_table
 from yoked.train.resume import (
@@ -243,6 +243,9 @@ class TrainingRun:
         if setup.config.verbose:
             lines += self._all_choices()
         names = rank_names([host["name"] for host in setup.hosts])
+        there_bytes = self.store.size_bytes if self.is_first else 0
+        if note := disk_remark(self.outlook, setup.config.keep_last, there_bytes):
+            lines.append(note)
         if note := idle_note(setup.sharing.rows, setup.sharing.weights, names):
             lines.append(note)
         for line in (*lines, *setup.notes):

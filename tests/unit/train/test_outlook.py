@@ -16,9 +16,16 @@ from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
 from yoked.train.decisions.working import Working
-from yoked.train.outlook import epoch_remark, foresee, require_disk, start_lines
+from yoked.train.outlook import (
+    disk_remark,
+    epoch_remark,
+    foresee,
+    require_disk,
+    start_lines,
+)
 from yoked.train.setup import RunSetup, setup_fleet, setup_run
 
+MB = 1_000_000
 TINY = TrainConfig(
     depth=2,
     head_dim=32,
@@ -93,10 +100,10 @@ def test_a_text_that_is_read_often_is_remarked_on(snapshot: SnapshotAssertion) -
 
 @pytest.mark.parametrize(
     ("save_every", "eval_every", "count"),
-    # The last three, the best, and the one that is being written.
-    [(10, 50, 5), (10, None, 4), (None, 50, 2), (500, None, 2), (500, 100, 3)],
+    # The last three, the best, and one that is being written before an old one goes.
+    [(10, 50, 5), (10, None, 4), (None, 50, 1), (500, None, 1), (500, 100, 2)],
 )
-def test_the_disk_holds_the_kept_checkpoints_and_one_that_is_being_written(
+def test_the_disk_holds_the_kept_checkpoints_and_one_that_takes_the_place_of_another(
     setup: RunSetup, save_every: int | None, eval_every: int | None, count: int
 ) -> None:
     one = checkpoint_bytes(count_parameters(setup.model_config))
@@ -119,6 +126,33 @@ def test_a_disk_without_room_for_one_checkpoint_is_an_error(
         require_disk(full, named)
     assert caught.value.code == "disk-full-here"
     assert str(caught.value) == snapshot
+    on_a_host = dataclasses.replace(setup.config, runs_dir=Path("../../runs"))
+    with pytest.raises(YokedError) as caught:
+        require_disk(full, dataclasses.replace(setup, config=on_a_host))
+    assert ".." not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("free", "there", "advice"),
+    [
+        (500, 0, None),
+        # It goes on where an earlier start has left as many as are kept.
+        (100, 400, None),
+        (300, 0, "Free 200 MB, or give --keep-last 1"),
+        (150, 0, "Free 350 MB"),
+    ],
+)
+def test_a_disk_that_takes_the_first_checkpoints_and_not_all_is_remarked_on_at_the_start(
+    setup: RunSetup, free: int, there: int, advice: str | None
+) -> None:
+    # Three that are kept, the best, and one that is being written.
+    sizes = {"checkpoint_bytes": 100 * MB, "disk_bytes": 500 * MB, "free_bytes": free * MB}
+    outlook = dataclasses.replace(foresee(setup), **sizes)
+
+    remark = disk_remark(outlook, 3, there * MB)
+
+    assert (remark is None) == (advice is None)
+    assert advice is None or (remark or "").endswith(advice)
 
 
 def test_the_start_is_told_in_three_lines_and_a_remark(
