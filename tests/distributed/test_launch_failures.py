@@ -52,7 +52,7 @@ IN_PEACE = (
 )
 
 
-def _with_own_id(request: Any, node: NodePlan, launch_id: str, *rest: Any) -> dict[str, str]:
+def _with_own_id(request: Any, node: NodePlan, launch_id: str, *rest: Any) -> dict[str, str | None]:
     return rank_environment(request, node, f"{launch_id}-{node.host.name}", *rest)
 
 

@@ -154,10 +154,11 @@ def _start(job: JobFolder) -> subprocess.Popen[bytes]:
     start, spec = job.read("start.json"), job.read("job.json")
     descriptor = spec.get("control_fd")
     handed_down = () if descriptor is None else (int(descriptor),)
+    env = {**os.environ, **start["env"], FOLDER_VARIABLE: str(job.path)}
     with (job.logs / "launcher.out").open("ab") as out, (job.logs / "launcher.err").open("ab") as e:
         child = subprocess.Popen(
             start["argv"],
-            env={**os.environ, **start["env"], FOLDER_VARIABLE: str(job.path)},
+            env={name: value for name, value in env.items() if value is not None},
             cwd=start["cwd"],
             stdin=subprocess.DEVNULL,
             stdout=out,

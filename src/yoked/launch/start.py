@@ -28,7 +28,7 @@ from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.devices import Gpu, default_ranks, device_type, training_gpus
 from yoked.fleet.discover import require_distinct
-from yoked.fleet.model import Fleet, Host, Notify
+from yoked.fleet.model import HERE, Fleet, Host, Notify
 from yoked.launch.bootstrap.notice import SILENCE_S, WAIT_S
 from yoked.launch.environment import environment_python, host_versions
 from yoked.launch.launching import Stage
@@ -64,10 +64,11 @@ class JobRequest:
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
     says that the program finds out by itself. on_fault: what hosts do that find out why ranks do
     not get on; stop, restart: they end them, where it is sure; wait: a silent host has longer.
-    env: added on every host. trains: the run of `yoked train` that this job is a part of; a run
-    that is resumed has several. file_store: the ranks of one host can meet through a file.
-    notify: who is told by node 0 how it ends, or why it stands. files: {name: text} of the job's
-    folder. home: it stays on this machine. outputs: patterns of what `yoked fetch` brings home.
+    env: added on every host. withheld: names that ranks on this machine do not have either.
+    trains: the run of `yoked train` that this job is a part of; a run that is resumed has several.
+    file_store: the ranks of one host can meet through a file. notify: who is told by node 0 how it
+    ends, or why it stands. files: {name: text} of the job's folder. home: it stays on this machine.
+    outputs: patterns of what `yoked fetch` brings home.
     """
 
     run: str
@@ -81,6 +82,7 @@ class JobRequest:
     own_threads: bool = False
     bootstrap: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
+    withheld: Sequence[str] = ()
     trains: str | None = None
     file_store: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
@@ -416,9 +418,12 @@ def installed_package() -> str:
 
 def rank_environment(
     request: JobRequest, node: NodePlan, launch_id: str, package: str, node0_address: str
-) -> dict[str, str]:
-    """What the ranks of one host find in their environment, beside what ssh gives them."""
-    env = {
+) -> dict[str, str | None]:
+    """What the ranks of one host find in their environment, beside what ssh gives them.
+
+    None: what they do not have, although this machine's shell has it.
+    """
+    env: dict[str, str] = {
         # This very yoked, whatever is installed there.
         "PYTHONPATH": package,
         "PYTHONUNBUFFERED": "1",
@@ -458,4 +463,5 @@ def rank_environment(
     added = dict(request.env)
     if path := added.pop("PYTHONPATH", ""):
         env["PYTHONPATH"] += f":{path}"
-    return {**env, **added}
+    withheld = request.withheld if node.host.name == HERE else ()
+    return {**dict.fromkeys(withheld), **env, **added}

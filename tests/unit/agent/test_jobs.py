@@ -62,6 +62,21 @@ def test_a_job_is_prepared_then_runs_then_ends_with_its_status(
     assert "status 7" in status(agent)["failure"]["what"]
 
 
+def test_a_variable_that_is_withheld_is_in_no_process_of_the_job(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "of the shell")
+    program = "import os, sys; sys.exit('HF_TOKEN' in os.environ)"
+    request = job_request(root, program)
+    with connect_here() as agent:
+        agent.call("job_start", **{**request, "env": {**request["env"], "HF_TOKEN": None}})
+        agent.call("job_go", run="try")
+        until(state_is(agent, "failed", "finished"), "the end")
+
+        # No outcome was left, so the end is told by the exit status alone.
+        assert status(agent)["end"]["exit_status"] == 0
+
+
 def test_the_verdict_of_the_host_program_is_the_state(agent: AgentClient, root: Path) -> None:
     verdict = {"status": "finished", "exit_code": 0, "attempts": [{"attempt": 2}]}
     program = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from yoked.cli.main import main
 from yoked.errors import YokedError
 from yoked.launch.start import JobRequest
+from yoked.launch.variables import carried
 
 
 @pytest.fixture
@@ -31,6 +33,59 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., JobR
         return requests[-1]
 
     return ask
+
+
+TWO_HOSTS = """
+[fleet]
+name = "home"
+[[host]]
+name = "."
+[[host]]
+name = "attic"
+"""
+
+
+def test_variables_for_programs_go_along_and_secrets_where_they_are_asked_for(
+    asked: Callable[..., JobRequest],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("yoked.toml").write_text(TWO_HOSTS)
+    for name in carried(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in {"WANDB_MODE": "offline", "HF_TOKEN": "hf_1", "WANDB_API_KEY": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    plain = asked("train.py")
+    said = capsys.readouterr().err
+    with_token = asked("--env", "HF_TOKEN", "--env", "WANDB_MODE=online", "train.py")
+
+    assert (plain.env, plain.withheld) == ({"WANDB_MODE": "offline"}, ["HF_TOKEN", "WANDB_API_KEY"])
+    assert "from this shell to the ranks of all hosts: WANDB_MODE" in said
+    assert "--env HF_TOKEN --env WANDB_API_KEY" in said
+    assert "hf_1" not in said
+    assert with_token.env == {"HF_TOKEN": "hf_1", "WANDB_MODE": "online"}
+    assert with_token.withheld == ["WANDB_API_KEY"]
+
+
+def test_on_this_machine_alone_ranks_have_the_shells_own(
+    asked: Callable[..., JobRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_1")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    alone = asked("train.py")
+
+    assert (alone.env, alone.withheld) == ({}, [])
+
+
+@pytest.mark.parametrize("setting", ["NO_SUCH_VARIABLE_HERE", "1=2", "=x", "a-b=c"])
+def test_a_setting_that_names_no_variable_is_refused(
+    asked: Callable[..., JobRequest], capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    assert main(["run", "--env", setting, "train.py"]) == 2
+
+    assert f"--env {setting}" in capsys.readouterr().err.replace("'", "")
 
 
 @pytest.mark.parametrize(

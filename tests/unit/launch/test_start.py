@@ -253,6 +253,17 @@ def test_a_pythonpath_of_the_persons_comes_after_ours() -> None:
     assert (env["PYTHONPATH"], env["A"], env["OMP_NUM_THREADS"]) == ("/pkg:/mine", "b", "3")
 
 
+def test_what_other_hosts_do_not_have_of_this_shell_is_taken_from_its_own_ranks() -> None:
+    asked = order(env={"HF_TOKEN": "asked for"}, withheld=("WANDB_API_KEY", "HF_TOKEN"))
+
+    here = rank_environment(asked, node("."), "abc", "/pkg", "10.0.0.1")
+    there = rank_environment(asked, node("a"), "abc", "/pkg", "10.0.0.1")
+
+    assert (here["WANDB_API_KEY"], here["HF_TOKEN"]) == (None, "asked for")
+    assert "WANDB_API_KEY" not in there
+    assert there["HF_TOKEN"] == "asked for"
+
+
 @pytest.mark.parametrize(
     ("device", "told", "hidden"),
     [("auto", None, None), ("cpu", "cpu", ""), ("mps", "mps", ""), ("cuda", "cuda", None)],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +18,11 @@ from yoked.cli.live import LiveView, report_job, shares_hosts
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
+from yoked.fleet.model import HERE, Fleet
 from yoked.launch.program import read_program
 from yoked.launch.start import JobRequest
 from yoked.runs import stamp
+from yoked.units import listed
 
 if TYPE_CHECKING:
     from yoked.launch.outputs import Outputs
@@ -48,7 +52,11 @@ def command(
     ] = "",
     env: Annotated[
         tuple[str, ...],
-        Parameter(help="NAME=VALUE for the program, on every host; may be repeated.", negative=""),
+        Parameter(
+            help="NAME=VALUE for the program, on every host, or NAME with its value in this shell, "
+            "such as a token's; may be repeated.",
+            negative="",
+        ),
     ] = (),
     include: Annotated[
         tuple[str, ...],
@@ -86,17 +94,15 @@ def command(
             raise UsageError(f"{name} {count}: at least 1 is needed", fix=f"{name} 1")
     if words and words[0].startswith("--"):
         raise unknown_flag("run", command, words[0])
-    environment = {}
-    for setting in env:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--env {setting!r} is not NAME=VALUE", fix="--env OMP_PROC_BIND=true")
-        environment[name] = value
     fleet = open_fleet(flags.fleet)
     program = replace(
         read_program(words, Path.cwd(), _words(resume_args)),
         include=(*fleet.include, *check_patterns("--include", include)),
     )
+    output = Output(json_mode=json_output)
+    view = LiveView(output)
+    asked = _settings(env, os.environ)
+    gone_along, withheld = _of_the_shell(fleet, asked, view)
     request = JobRequest(
         run=check_run_name(run or stamp(datetime.now().astimezone())),
         program=program,
@@ -106,10 +112,10 @@ def command(
         nice=flags.checked_nice(),
         threads=threads,
         bootstrap=bootstrap,
-        env=environment,
+        env={**gone_along, **asked},
+        withheld=withheld,
         outputs=check_patterns("--outputs", outputs),
     )
-    output = Output(json_mode=json_output)
     came: list[Outputs | None] = [None]
 
     def bring(job: FleetJob) -> None:
@@ -118,7 +124,7 @@ def command(
     job = run_job(
         request,
         fleet,
-        LiveView(output),
+        view,
         detach=flags.detach,
         doctor=flags.doctor,
         need=need_of(),
@@ -126,6 +132,42 @@ def command(
         after=bring,
     )
     return report_job(job, flags, output, came=came[0])
+
+
+def _settings(env: Sequence[str], shell: Mapping[str, str]) -> dict[str, str]:
+    """The variables of --env. Raises UsageError for what names none."""
+    found = {}
+    for setting in env:
+        name, equals, value = setting.partition("=")
+        if not name.isidentifier():
+            raise UsageError(
+                f"--env {setting!r} is neither NAME=VALUE nor NAME", fix="--env OMP_PROC_BIND=true"
+            )
+        if not equals and name not in shell:
+            raise UsageError(f"--env {name}: this shell does not export it", fix=f"export {name}=…")
+        found[name] = value if equals else shell[name]
+    return found
+
+
+def _of_the_shell(
+    fleet: Fleet, asked: Mapping[str, str], view: LiveView
+) -> tuple[dict[str, str], list[str]]:
+    """This shell's variables that go along, and the names of secrets, which do not; both told.
+
+    On this machine alone nothing travels: ranks have the shell's.
+    """
+    from yoked.launch.variables import carried, secrets
+
+    if all(host.name == HERE for host in fleet.hosts):
+        return {}, []
+    found = {name: value for name, value in carried(os.environ).items() if name not in asked}
+    withheld = [name for name in secrets(os.environ) if name not in asked]
+    if found:
+        view.note(f"from this shell to the ranks of all hosts: {listed(found)}")
+    if withheld:
+        flags = " ".join(f"--env {name}" for name in withheld)
+        view.note(f"no rank has {listed(withheld)} of this shell: a secret is asked for, {flags}")
+    return found, withheld
 
 
 def _words(resume_args: str) -> list[str]:
