@@ -69,6 +69,17 @@ MISTAKES = {
         Mistake("data prepare nodata", "the path of a folder", ("yoked data prepare text",)),
         Mistake("data download --shards 0", "give 1 or more"),
     ),
+    "push": (
+        Mistake("push nofolder --fleet {fleet}", "name the folder that holds the data"),
+        Mistake(
+            "push text --name My-Text --fleet {fleet}",
+            "--name my_text",
+            ("yoked push text --name my_text --fleet {fleet}",),
+        ),
+        Mistake(
+            "push --remove nodata --fleet {fleet}", "yoked push", ("yoked push --fleet {fleet}",)
+        ),
+    ),
     "doctor": (
         meant("doctor --fleet {fleet} --jsn", "doctor --fleet {fleet} --json"),
         Mistake(

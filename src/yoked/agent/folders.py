@@ -107,23 +107,29 @@ def answer_folder_put(call: Call) -> str:
     place, label = call.args["place"], call.args["label"]
     require(place != "trees" or entries_digest(entries) == label, f"a tree {label!r} that is none")
     folder = _folder(place, label)
-    if not folder.is_dir():
-        try:
-            with in_the_making(folder, sum(entry[3] for entry in entries)) as making:
-                for entry in entries:
-                    _place(making, *entry)
-                # It must not survive a loss of power that what is in it did not.
-                sync_tree(making)
-        except HostError:
-            # Another controller may have made it meanwhile, and the blobs went into it.
-            if not folder.is_dir():
-                raise
+    make_folder(folder, entries)
     if not call.args["keep_blobs"]:
         for _, kind, content, _ in entries:
             if kind != LINK:
                 with contextlib.suppress(FileNotFoundError):
                     blob_path(content).unlink()
     return str(folder)
+
+
+def make_folder(folder: Path, entries: Sequence[Entry]) -> None:
+    """Make a folder of blobs that are here, if it is not there. Raises HostError."""
+    if folder.is_dir():
+        return
+    try:
+        with in_the_making(folder, sum(entry[3] for entry in entries)) as making:
+            for entry in entries:
+                _place(making, *entry)
+            # It must not survive a loss of power that what is in it did not.
+            sync_tree(making)
+    except HostError:
+        # Another controller may have made it meanwhile, and the blobs went into it.
+        if not folder.is_dir():
+            raise
 
 
 def answer_tree_checkout(call: Call) -> str:

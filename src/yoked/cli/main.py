@@ -34,6 +34,7 @@ _GROUPS = {
         "install:command",
         "hosts:command",
         "data:app",
+        "push:command",
     ),
     "Check": ("doctor:command", "probe:command", "plan:command", "bench:command"),
     "Train": ("train:command", "run:command", "manifest:command"),
@@ -69,7 +70,8 @@ _PAGES = ("--help", "-h", "--version")
 _OF_A_FLEET = frozenset(
     (
         *("up", "init", "install", "hosts", "doctor", "probe", "plan", "bench", "train", "run"),
-        *("runs", "attach", "logs", "diagnose", "stop", "fetch", "clean", "data push"),
+        *("runs", "attach", "logs", "diagnose", "stop", "fetch", "clean", "push"),
+        "data push",
     )
 )
 _OTHER_SUBJECT = frozenset(("--fleet", "--help", "--explain", "--params", "--simulate", "--from"))

@@ -1,4 +1,4 @@
-"""Names of runs, each a folder on every host and a word of command lines; and of their files."""
+"""Names of runs, each a folder on every host and a word of command lines; of data; of files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import re
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 RUN_NAME_RULE = "letters, digits and . _ - only, at most 80, a letter or digit first"
+
+# Of data that a person pushes: in capitals it ends a variable of the environment.
+DATA_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_]{0,38}[a-z0-9])?")
+DATA_NAME_RULE = "small letters, digits and _ only, at most 40, and not `home`"
 
 # Of what a rank writes beside its record when it is asked where its threads are.
 STACKS_SUFFIX = ".stacks"

@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,7 +95,8 @@ class JobRequest:
 class NodePlan:
     """A host as it takes part: how it is reached, what trains there, and with what.
 
-    device_type, gpus: what its ranks will train on, as far as is known before they start.
+    device_type, gpus: what its ranks will train on, as far as is known before they start. data:
+    variables with the paths of what was pushed there.
     """
 
     host: Host
@@ -107,6 +108,7 @@ class NodePlan:
     address: str
     device_type: str = "cpu"
     gpus: Sequence[Gpu] = ()
+    data: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def job_root(self) -> str:
@@ -223,6 +225,8 @@ def start_job(
     if not installed or request.program.folder is not None:
         packages, work = _send(request, nodes, say, stage, took_s, installed=installed)
 
+        if request.program.folder is not None and request.program.is_limited:
+            nodes = _with_pushed_data(nodes, say)
     began_s = time.monotonic()
     credentials = make_credentials(launch_id, len(nodes))
     took_s["credentials"] = time.monotonic() - began_s
@@ -256,6 +260,15 @@ def start_job(
             f"{request.run}`, they come to runs/{request.run}/outputs here"
         )
     return started
+
+
+def _with_pushed_data(nodes: list[NodePlan], say: Callable[[str], None]) -> list[NodePlan]:
+    """The same, with what `yoked push` brought to each host."""
+    from yoked.launch.pushed import pushed_there, tell_pushed, variables
+
+    found = at_once(lambda node: pushed_there(node.client), nodes)
+    tell_pushed({node.host.name: each for node, each in zip(nodes, found, strict=True)}, say)
+    return [replace(node, data=variables(each)) for node, each in zip(nodes, found, strict=True)]
 
 
 def _send(
@@ -429,6 +442,7 @@ def rank_environment(
         "PYTHONUNBUFFERED": "1",
         "YOKED_RUN": request.run,
         "YOKED_LAUNCH_ID": launch_id,
+        **node.data,
         # For programs that listen on node 0 by themselves: MASTER_ADDR is each host's own.
         "YOKED_NODE0_ADDR": node0_address,
         # Gloo picks the hostname's interface, often loopback on Debian; name it.

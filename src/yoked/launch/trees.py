@@ -29,6 +29,8 @@ LIMIT_BYTES = 500_000_000
 LIMIT_FILES = 20_000
 # Beyond this, counting on would only make somebody wait for the same answer.
 _COUNTED_FILES = 10 * LIMIT_FILES
+# Their hashes are one message.
+MOST_DATA_FILES = 100_000
 # Of those that stay; a start waits for the count.
 _COUNTED_LEFT = LIMIT_FILES
 _PLACE_S = 120.0
@@ -107,6 +109,40 @@ class Tree:
             if not any(any_matches([pattern], each.name) for each in found)
         )
         return cls(folder, tuple(map(_entry, _sorted(found))), left, unmatched)
+
+    @classmethod
+    def of_data(cls, folder: Path, progress: Progress | None = None) -> Tree:
+        """Read a folder of data: all that is in it, whatever git's rules say, but for what belongs
+        to this machine. Raises UsageError.
+        """
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no folder", fix="name the folder that holds the data")
+        found = _sorted(islice(ignored(Folder(folder.absolute())), MOST_DATA_FILES + 1))
+        if not found:
+            raise UsageError(f"there is no file in {folder}", fix=f"ls -la {folder}")
+        if len(found) > MOST_DATA_FILES:
+            raise UsageError(
+                f"{folder} has more than {MOST_DATA_FILES:,} files",
+                fix="pack them into fewer, such as .parquet, .tar or .jsonl; programs read those "
+                "faster, too",
+            )
+        total, done, entries = sum(each.size_bytes() for each in found), 0, []
+        for each in found:
+            entries.append(_entry(each))
+            done += entries[-1].size_bytes
+            if progress is not None:
+                progress.update("reading", done, total, "bytes")
+        return cls(folder, tuple(entries))
+
+    @property
+    def from_outside(self) -> int:
+        """How many of its files lie elsewhere: a link leads out of the folder to them."""
+        root = self.folder.resolve()
+        return sum(
+            not entry.source.resolve().is_relative_to(root)
+            for entry in self.entries
+            if entry.kind != LINK
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -246,7 +282,7 @@ def _require_small(folder: Path, found: Sequence[Found]) -> None:
             f"The largest in it: {_named(_largest(sizes))}",
             fix=(
                 f"name in {folder / '.gitignore'} what hosts need not get",
-                "or cd to the program's own folder; data travels with `yoked data push`",
+                "or cd to the program's own folder; `yoked push FOLDER` brings data to the hosts",
             ),
         )
 

@@ -19,6 +19,8 @@ from yoked.records.rules import (
     any_of,
     complete,
     count,
+    data_name,
+    digest,
     each,
     fields,
     flag,
@@ -67,6 +69,14 @@ RESULTS: Mapping[str, Rule] = {
     "folder_here": optional(text),
     "folder_put": text,
     "tree_checkout": text,
+    "pushed": all_of(
+        complete(
+            {"name": data_name, "digest": digest, "path": path, "files": count, "size_bytes": count}
+        )
+    ),
+    "pushed_put": path,
+    "pushed_remove": flag,
+    "pushed_sweep": all_of(complete({"folder": path, "size_bytes": count})),
     "kernels_here": complete({"cpu": text, "keys": all_of(text)}),
     "run": _OUTCOME,
     "environment": fields(

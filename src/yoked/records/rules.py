@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from yoked.core.names import RUN_NAME
+from yoked.core.names import DATA_NAME, RUN_NAME
 from yoked.core.patterns import pattern_flaw
 from yoked.core.schema import MOST
 
@@ -146,6 +146,8 @@ variable = _of_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 mac = _of_pattern(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,31}")
 # Of a run, and of one start of it; a job that is only being made has none yet.
 run_name = _of_pattern(RUN_NAME.pattern)
+data_name = _of_pattern(DATA_NAME.pattern)
+digest = _of_pattern(r"[0-9a-f]{64}")
 launch_id = _of_pattern(r"[A-Za-z0-9_-]{0,64}")
 path = _leaf(_read_path)
 pattern = _leaf(_read_pattern)

@@ -47,6 +47,7 @@ class Litter:
     shared_memory: Found = field(default_factory=dict)
     jobs: Found = field(default_factory=dict)
     half_removed: Found = field(default_factory=dict)
+    replaced_data: Found = field(default_factory=dict)
     control_sockets: list[Path] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
 
@@ -71,6 +72,9 @@ class Litter:
         for host, one in _each(self.half_removed):
             size = format_bytes(one["size_bytes"])
             found.append(f"{host}: half removed: {one['folder']}, {size}")
+        for host, one in _each(self.replaced_data):
+            size = format_bytes(one["size_bytes"])
+            found.append(f"{host}: data that a later push replaced: {one['folder']}, {size}")
         return found + [f"here: dead connection {path}" for path in self.control_sockets]
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,6 +87,7 @@ class Litter:
                 for host, each in self.jobs.items()
             },
             "half_removed": self.half_removed,
+            "replaced_data": self.replaced_data,
             "control_sockets": [str(path) for path in self.control_sockets],
         }
 
@@ -102,9 +107,9 @@ def command(
     """Show what runs left on the hosts, and remove it after a yes.
 
     Stale processes and their ports, shared memory, runs that never began, what is half removed,
-    and the logs and copied programs of old runs, with outputs that lie in them: `yoked fetch`
-    brings those first. What `yoked train` learned (runs/) stays. Only what carries the mark of a
-    launch of ours, or lies in our own folders, is looked at.
+    data that a later `yoked push` replaced, and the logs and copied programs of old runs, with
+    outputs that lie in them: `yoked fetch` brings those first. What `yoked train` learned (runs/)
+    stays. Only what carries the mark of a launch of ours, or lies in our own folders, is looked at.
     """
     age_s = parse_duration_s(older_than, "--older-than")
     output = Output(json_mode=json_output)
@@ -136,6 +141,7 @@ def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
     litter.processes = {host: each["processes"] for host, each in reaped.items()}
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
     litter.half_removed = _ask(hosts, litter, "job_sweep")
+    litter.replaced_data = _ask(hosts, litter, "pushed_sweep")
     for host, jobs in _ask(hosts, litter, "job_list", sizes=True).items():
         wrong = any(abs(job["now_s"] - time.time()) > _SAME_CLOCK_S for job in jobs)
         litter.jobs[host] = [job for job in jobs if _can_go(job, math.inf if wrong else age_s)]
@@ -210,6 +216,8 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
             )
         if litter.half_removed.get(host):
             client.call("job_sweep", remove=True, timeout_s=REMOVE_S)
+        if litter.replaced_data.get(host):
+            client.call("pushed_sweep", remove=True, timeout_s=REMOVE_S)
 
     at_once(act, hosts.clients)
     for path in litter.control_sockets:
