@@ -84,6 +84,7 @@ def test_ctrl_c_under_plain_torchrun_saves_and_says_how_to_go_on(lab: Any) -> No
     stopped = started.end()
 
     assert stopped.status != 0
+    assert stopped.stderr.count("asked to stop: ") == 1
     assert f"-- --resume --run plain --runs-dir {lab.runs}" in stopped.stderr
     assert lab.curve("plain").steps == list(range(len(lab.curve("plain").steps)))
     saved = [int(file.stem[-6:]) for file in lab.checkpoints("plain").glob("model_*.pt")]

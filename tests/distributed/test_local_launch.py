@@ -208,9 +208,10 @@ def test_one_signal_lets_every_rank_save_and_ends_with_130(number: int) -> None:
     follower = followed("wait_for_interrupt")
 
     follower.send_signal(number)
-    stdout, _ = follower.communicate(timeout=DEADLINE_S)
+    stdout, stderr = follower.communicate(timeout=DEADLINE_S)
 
     assert follower.returncode == 130
+    assert "note: it saves and stops; Ctrl-C again ends it without saving" in stderr
     assert json.loads(stdout)["state"] == "interrupted"
     assert [Path("runs", "r", f"saved.{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
 

@@ -39,6 +39,10 @@ from yoked.paths import LIVE_NAME
 # What finds a run again, and so does not work without /proc.
 UNKNOWN_HERE = "runs, attach, logs, stop, clean, --detach and --restarts"
 _LOOK_S = 0.2
+_SAID = {
+    "interrupted": "it saves and stops; Ctrl-C again ends it without saving",
+    "stopped": "its ranks are told to end",
+}
 
 
 def run_without_proc(run: LocalRun, view: View) -> dict[str, Any]:
@@ -55,7 +59,8 @@ def run_without_proc(run: LocalRun, view: View) -> dict[str, Any]:
         try:
             # What it says of attempts is for a job's log.
             with contextlib.redirect_stdout(io.StringIO()):
-                outcome = HostProgram(job, Signals(), Notifier(job)).run()
+                signals = Signals(lambda stop: view.note(_SAID[stop]))
+                outcome = HostProgram(job, signals, Notifier(job)).run()
         finally:
             over.set()
             shown.join()

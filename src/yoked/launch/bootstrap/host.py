@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -44,7 +45,7 @@ from yoked.launch.bootstrap.coordinator import (
 )
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.launch.bootstrap.notify import Notifier
-from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome
+from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome, Stop
 from yoked.launch.bootstrap.spawn import LocalRanks
 from yoked.launch.bootstrap.stage import Stage
 from yoked.launch.bootstrap.watch import Told, Watch
@@ -64,10 +65,12 @@ _POLL_S = 0.2
 class Signals:
     """What a person asks of this process becomes an event; the end of a child wakes it up."""
 
-    def __init__(self) -> None:
+    def __init__(self, acknowledge: Callable[[Stop], None] = lambda _: None) -> None:
+        """acknowledge: told at once, in the signal's handler, what was asked."""
         # One of this kind may be put into from a signal handler.
         self.events: queue.SimpleQueue[Event | Told | None] = queue.SimpleQueue()
         self._asked = False
+        self._acknowledge = acknowledge
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGCHLD, lambda *_: self.events.put(None))
@@ -76,7 +79,9 @@ class Signals:
         del frame
         gentle = number == signal.SIGINT and not self._asked
         self._asked = True
-        self.events.put(StopAsked("interrupted" if gentle else "stopped"))
+        stop: Stop = "interrupted" if gentle else "stopped"
+        self.events.put(StopAsked(stop))
+        self._acknowledge(stop)
 
 
 class HostProgram:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,8 +15,8 @@ import pytest
 from yoked.agent.jobfolder import JobFolder
 from yoked.diagnosis.vitals import Vitals
 from yoked.launch.bootstrap import host
-from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp
-from yoked.launch.bootstrap.host import HostProgram
+from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp, StopAsked
+from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.outcome import Decision, Failure
 
@@ -112,3 +114,19 @@ def test_what_ended_an_attempt_is_told_before_the_next_one_begins(
     # The last one is in outcome.json.
     assert [each["attempt"] for each in told] == [0, 1]
     assert {each["failure"]["what"] for each in told} == {STOPPED.what}
+
+
+def test_what_a_person_asks_for_is_acknowledged_at_once() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    before = {number: signal.getsignal(number) for number in numbers}
+    told: list[Any] = []
+    try:
+        signals = Signals(told.append)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    assert told == ["interrupted", "stopped"]
+    assert [signals.events.get() for _ in told] == [StopAsked(stop) for stop in told]
