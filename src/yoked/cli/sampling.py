@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from yoked.cli.completers import run_names
-from yoked.cli.flags import check_checkpoint, flag, named_checkpoint, same_fleet
+from yoked.cli.copies import with_newest_checkpoint
+from yoked.cli.flags import check_checkpoint, flag
 from yoked.cli.output import Output
-from yoked.errors import CheckpointError, UsageError, YokedError
-from yoked.fleet.file import FILE_NAME
-from yoked.runs import copied_from, find_run
-from yoked.units import format_bytes, format_duration
+from yoked.errors import UsageError
+from yoked.units import format_duration
 
 if TYPE_CHECKING:
     from yoked.train.sample import Sampling, TrainedModel
@@ -57,69 +55,6 @@ class SamplingFlags:
         return Sampling(self.max_tokens, self.temperature, self.top_k, self.seed + number)
 
 
-def find_folder(run: str | None, runs_dir: Path) -> Path:
-    """The folder of a run, or of checkpoints, that was named. Raises UsageError."""
-    return Path(run) if run and Path(run).is_dir() else find_run(run, runs_dir)
-
-
-def newest_folder(run: str | None, runs_dir: Path, checkpoint: str, output: Output) -> Path:
-    """The folder of a run, or of checkpoints, that was named: with what is asked for of it now.
-
-    Of a fleet's run the checkpoint is fetched, if the hosts have another one than is here; where
-    they cannot be asked, it is said that this one may be older. A folder that is named as such is
-    taken as it is. Raises UsageError, and CheckpointError where nothing is here and none comes.
-    """
-    folder = find_folder(run, runs_dir)
-    fleet_file = None if run and Path(run).is_dir() else copied_from(folder)
-    if fleet_file is None:
-        return folder
-    try:
-        _fetch(folder, checkpoint, fleet_file, output)
-    except YokedError as problem:
-        if not any(folder.glob("checkpoints/base_checkpoints/*/model_*.pt")):
-            flag = same_fleet(None if fleet_file == Path(FILE_NAME).absolute() else fleet_file)
-            raise CheckpointError(
-                f"no checkpoint of run {folder.name} is here, and none came: {problem.what}",
-                fix=(*problem.fix, f"yoked fetch {folder.name}{flag}    tries again"),
-            ) from problem
-        output.note(
-            f"run {folder.name} may have a newer checkpoint than this one: its hosts could not be "
-            f"asked: {problem.what}"
-        )
-    return folder
-
-
-def _fetch(folder: Path, checkpoint: str, fleet_file: Path, output: Output) -> None:
-    """Bring what the hosts have, if it is another one than is here. Raises YokedError."""
-    from yoked.console import StageProgress
-    from yoked.fleet.file import load_fleet
-    from yoked.launch.hosts import reach_hosts, require_all
-    from yoked.workflows.fetching import fetch_run
-
-    fleet = load_fleet(fleet_file)
-    with closing(StageProgress(output.console)) as progress:
-        progress.doing(f"asking for {named_checkpoint(checkpoint)} of {folder.name}")
-        with reach_hosts(fleet, lambda _: None) as hosts:
-            try:
-                fetched = fetch_run(
-                    hosts.clients,
-                    folder,
-                    checkpoint,
-                    fleet_file=fleet_file,
-                    note=output.note,
-                    progress=lambda host, done, total: progress.update(
-                        f"from {host}", done, total, "bytes"
-                    ),
-                )
-            except UsageError:
-                # Of those that answer none has it.
-                require_all(hosts.unreachable)
-                raise
-    if fetched.checkpoint_bytes:
-        size = format_bytes(fetched.checkpoint_bytes)
-        output.note(f"fetched {named_checkpoint(checkpoint)} from {fetched.host}: {size}")
-
-
 def load_model(
     run: str | None, runs_dir: Path, checkpoint: str, output: Output
 ) -> tuple[Path, TrainedModel]:
@@ -128,7 +63,7 @@ def load_model(
     Raises UsageError, CheckpointError or DataError.
     """
     check_checkpoint(checkpoint)
-    folder = newest_folder(run, runs_dir, checkpoint, output)
+    folder = with_newest_checkpoint(run, runs_dir, checkpoint, output)
     from yoked.train.sample import load_trained
 
     trained = load_trained(folder, checkpoint)

@@ -74,6 +74,14 @@ def fetch_run(
     return Fetched(host, came)
 
 
+def fetch_lines(
+    clients: Mapping[str, AgentClient], here: Path, *, note: Callable[[str], None]
+) -> None:
+    """Copy what is new of a run's journals into its folder here. Raises UsageError as above."""
+    host, folder = _find(clients, here)
+    mirror_run(clients[host], folder, here, note=note)
+
+
 def _find(clients: Mapping[str, AgentClient], here: Path) -> tuple[str, str]:
     """The host that has a run, and the run's folder there."""
     name = here.name

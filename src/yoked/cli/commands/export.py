@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from yoked.cli.copies import with_newest_checkpoint
 from yoked.cli.flags import CheckpointFlag, JsonFlag, RunsDir, check_checkpoint
 from yoked.cli.output import Output
-from yoked.cli.sampling import RunOrFolder, newest_folder
+from yoked.cli.sampling import RunOrFolder
 from yoked.errors import UsageError
 from yoked.units import format_bytes, format_count
 
@@ -56,7 +57,7 @@ def command(
         )
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks {ranks} is too small", fix="give 1 or more")
-    source = newest_folder(run, runs_dir, checkpoint, output)
+    source = with_newest_checkpoint(run, runs_dir, checkpoint, output)
     target = out or Path(f"{source.resolve().name}-{to}")
     from yoked.train.export import export
 

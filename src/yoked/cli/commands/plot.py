@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.copies import with_newest_lines
 from yoked.cli.flags import JsonFlag, RunsDir
 from yoked.cli.output import Output
-from yoked.runs import find_run
 
 
 def command(
@@ -20,12 +20,16 @@ def command(
     runs_dir: RunsDir = Path("runs"),
     json_output: JsonFlag = False,
 ) -> int:
-    """Draw the loss curve of a run, as PNG and SVG in its folder."""
-    folder = find_run(run, runs_dir)
+    """Draw the loss curve of a run, as PNG and SVG in its folder.
+
+    Of a run on a fleet that was brought here, what is new of its lines comes first.
+    """
+    output = Output(json_mode=json_output)
+    folder = with_newest_lines(run, runs_dir, output)
     from yoked.report.loss_plot import plot_loss
 
     png, svg = plot_loss(folder)
-    Output(json_mode=json_output).result(
+    output.result(
         {"run": folder.name, "dir": str(folder), "png": str(png), "svg": str(svg)},
         verdict=f"drew the loss curve of run {folder.name}",
         evidence=[str(png), str(svg)],

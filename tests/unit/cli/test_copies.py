@@ -1,4 +1,4 @@
-"""Which model `yoked sample`, `chat` and `export` take: of a fleet's run the newest."""
+"""What `yoked sample`, `chat`, `export` and `plot` take: of a fleet's run the newest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from yoked.cli import sampling
+from yoked.cli import copies, sampling
 from yoked.cli.commands import fetch
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError
@@ -78,7 +78,7 @@ def test_of_a_fleets_run_the_newest_is_fetched_first(there: Path, said: Said) ->
     fetch.command("night")
     save(there, 2)
 
-    folder = sampling.newest_folder("night", Path("runs"), "latest", said.output)
+    folder = copies.with_newest_checkpoint("night", Path("runs"), "latest", said.output)
 
     assert folder == Path("runs/night")
     assert steps_here() == [1, 2]
@@ -88,7 +88,7 @@ def test_of_a_fleets_run_the_newest_is_fetched_first(there: Path, said: Said) ->
 def test_a_checkpoint_that_is_here_is_not_fetched_again(there: Path, said: Said) -> None:
     fetch.command("night")
 
-    sampling.newest_folder(None, Path("runs"), "latest", said.output)
+    copies.with_newest_checkpoint(None, Path("runs"), "latest", said.output)
 
     assert said.text == ""
 
@@ -97,7 +97,7 @@ def test_a_folder_that_is_named_is_taken_as_it_is(there: Path, said: Said) -> No
     fetch.command("night")
     save(there, 2)
 
-    sampling.newest_folder("runs/night", Path("runs"), "latest", said.output)
+    copies.with_newest_checkpoint("runs/night", Path("runs"), "latest", said.output)
 
     assert steps_here() == [1]
 
@@ -108,7 +108,7 @@ def test_where_the_hosts_cannot_be_asked_it_is_said_that_this_may_be_older(
     fetch.command("night")
     there.rename(there.with_name("gone"))
 
-    sampling.newest_folder("night", Path("runs"), "latest", said.output)
+    copies.with_newest_checkpoint("night", Path("runs"), "latest", said.output)
 
     assert "run night may have a newer checkpoint than this one" in said.text
 
@@ -122,7 +122,7 @@ def test_where_nothing_is_here_and_none_comes_the_fix_is_to_fetch_it(
     there.rename(there.with_name("gone"))
 
     with pytest.raises(CheckpointError) as caught:
-        sampling.newest_folder("night", Path("runs"), "latest", said.output)
+        copies.with_newest_checkpoint("night", Path("runs"), "latest", said.output)
 
     assert any(line.startswith("yoked fetch night  ") for line in caught.value.fix)
 
@@ -141,6 +141,19 @@ def test_the_model_is_named_by_its_run_its_step_and_when_it_was_saved(
     # As on the host, and not when it was fetched.
     assert "note: night, step 1, saved 20" in said.text
     assert "(1 h 00 min ago)" in said.text
+
+
+def test_of_a_fleets_run_the_newest_lines_are_plotted(there: Path, said: Said) -> None:
+    (there / "metrics.jsonl").write_text('{"step": 0}\n')
+    fetch.command("night")
+    (there / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
+
+    folder = copies.with_newest_lines("night", Path("runs"), said.output)
+    there.rename(there.with_name("gone"))
+    copies.with_newest_lines("night", Path("runs"), said.output)
+
+    assert (folder / "metrics.jsonl").read_text().count("step") == 2
+    assert said.text.count("run night may be further than this") == 1
 
 
 def test_a_mark_that_is_none_is_no_copys(there: Path) -> None:
