@@ -88,6 +88,11 @@ class HostOutputs:
     refused: dict[str, str]
     came_bytes: int = 0
 
+    @property
+    def here(self) -> list[_File]:
+        """What is here, once all came."""
+        return [file for file in self.wanted if file.name not in self.refused]
+
     def bring(self, told: Callable[[int], None]) -> None:
         """Copy what is new. told: is called with the bytes of each piece."""
         private_folder(self.folder)
@@ -189,10 +194,10 @@ class Outputs:
     def lines(self) -> list[str]:
         """Where they lie here, host by host."""
         return [
-            f"{each.folder}: {plural(len(each.wanted), 'file')}, "
-            f"{format_bytes(sum(file.size_bytes for file in each.wanted))}"
+            f"{each.folder}: {plural(len(each.here), 'file')}, "
+            f"{format_bytes(sum(file.size_bytes for file in each.here))}"
             for each in self.hosts
-            if each.wanted
+            if each.here
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,7 +209,7 @@ class Outputs:
                 {
                     "name": each.host,
                     "dir": str(each.folder),
-                    "files": [file.name for file in each.wanted if file.name not in each.refused],
+                    "files": [file.name for file in each.here],
                     "refused": each.refused,
                 }
                 for each in self.hosts
@@ -260,6 +265,11 @@ def _require_same(record: Record, here: Path) -> None:
     require_ours(here)
     if here.exists():
         require_plain(here)
+    if (here / "run.json").exists():
+        raise UsageError(
+            f"{here} is a training, and {record.name} on the hosts is another run",
+            fix="--runs-dir FOLDER    names another folder for what comes",
+        )
     try:
         known = (here / FOLDER / _LAUNCH).read_text(encoding="utf-8")
     except OSError:
@@ -281,7 +291,8 @@ def _wanted(
     spelt: dict[str, str] = {}
     # Each folder of a path, as the path to a file and as one to a folder.
     for name, size, changed_ns in sorted(told):
-        if not any_matches(patterns, name):
+        # Matching takes longer for longer names, and a host may make them up.
+        if len(name) <= _LONGEST and not any_matches(patterns, name):
             # It was not asked for.
             continue
         why = _flaw(name)

@@ -16,6 +16,7 @@ from typing import Any
 from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
 from yoked.agent.verdict import fault_of, held_up_by, verdict_of
 from yoked.core.parallel import map_hosts
+from yoked.core.patterns import MOST_PATTERNS
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.launch.bootstrap.outcome import HOST_LOST
 from yoked.remote.client import DEADLINE_S, AgentClient
@@ -58,7 +59,7 @@ class Record:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Patterns of what its program writes that is to be brought home."""
-        return tuple(self._first.get("outputs") or ())
+        return tuple(self._first.get("outputs") or ())[:MOST_PATTERNS]
 
     @property
     def run_dir(self) -> str | None:

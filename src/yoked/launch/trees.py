@@ -23,7 +23,7 @@ from yoked.launch.blobs import Progress, push_blobs, unreadable
 from yoked.launch.walk import Folder, Found, ignored, travelling
 from yoked.remote.client import AgentClient
 from yoked.text import one_line
-from yoked.units import format_bytes, plural
+from yoked.units import format_bytes, listed, plural
 
 LIMIT_BYTES = 500_000_000
 LIMIT_FILES = 20_000
@@ -57,13 +57,14 @@ class TreeEntry:
 
 @dataclass(frozen=True)
 class Left:
-    """Files that stay here because git's rules ignore them. largest: by name, bytes. is_all: the
-    count came to its end.
+    """Files that stay here because git's rules ignore them. largest: by name, bytes. far: folders
+    on other disks, which were not counted. is_all: the count came to its end.
     """
 
     files: int = 0
     size_bytes: int = 0
     largest: tuple[tuple[str, int], ...] = ()
+    far: tuple[str, ...] = ()
     is_all: bool = True
 
 
@@ -95,8 +96,9 @@ class Tree:
         found = list(islice(walk, _COUNTED_FILES))
         _require_small(folder, found)
         wanted, left = _ignored(walked, include, LIMIT_FILES)
-        found += wanted
-        _require_small(folder, found)
+        if wanted:
+            found += wanted
+            _require_small(folder, found)
         if not found and any(folder.iterdir()):
             raise UsageError(
                 f"nothing in {folder} would travel: git's rules ignore all of it",
@@ -117,7 +119,8 @@ class Tree:
         """
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder", fix="name the folder that holds the data")
-        found = _sorted(islice(ignored(Folder(folder.absolute())), MOST_DATA_FILES + 1))
+        walk = (each for each in ignored(Folder(folder.absolute())) if isinstance(each, Found))
+        found = _sorted(islice(walk, MOST_DATA_FILES + 1))
         if not found:
             raise UsageError(f"there is no file in {folder}", fix=f"ls -la {folder}")
         if len(found) > MOST_DATA_FILES:
@@ -169,6 +172,9 @@ class Tree:
                 f"({format_bytes(self.left.size_bytes)}), the largest {_named(self.left.largest)}; "
                 "--include PATTERN, or include below [files] in yoked.toml, sends them too"
             )
+        if self.left.far:
+            names = listed(map(one_line, self.left.far))
+            said.append(f"left here by git's rules, on another disk and not counted: {names}")
         said += [f"include {pattern}: no file of the folder matches" for pattern in self.unmatched]
         return said
 
@@ -181,6 +187,7 @@ class Tree:
                 "files": self.left.files,
                 "size_bytes": self.left.size_bytes,
                 "largest": [{"name": name, "size_bytes": size} for name, size in self.left.largest],
+                "elsewhere": list(self.left.far),
                 "counted_all": self.left.is_all,
             },
         }
@@ -231,16 +238,20 @@ def _entry(found: Found) -> TreeEntry:
 
 
 def _ignored(
-    walked: Iterable[Folder], include: Sequence[str], room: int
+    walked: Sequence[Folder], include: Sequence[str], room: int
 ) -> tuple[list[Found], Left]:
     """What travels although git's rules ignore it, as `include` says; and what stays.
 
     room: how many files more a program's folder may have.
     """
     wanted: list[Found] = []
-    count, sizes = 0, Counter[str]()
-    for each in chain.from_iterable(map(ignored, walked)):
-        if any_matches(include, each.name):
+    far: list[str] = []
+    count, sizes, is_all = 0, Counter[str](), True
+    device = None if include else walked[0].root.stat().st_dev
+    for each in chain.from_iterable(ignored(folder, device) for folder in walked):
+        if isinstance(each, Folder):
+            far.append(each.prefix)
+        elif any_matches(include, each.name):
             wanted.append(each)
             if len(wanted) > room:
                 # It is refused, whatever else there is.
@@ -250,10 +261,12 @@ def _ignored(
             # One that cannot be read could not travel.
             with contextlib.suppress(UsageError):
                 sizes[top_of(each.name)] += each.size_bytes()
-        elif not include:
-            # Counting on would make each start wait.
-            return wanted, Left(count, sizes.total(), _largest(sizes), is_all=False)
-    return wanted, Left(count, sizes.total(), _largest(sizes), is_all=count < _COUNTED_LEFT)
+        else:
+            is_all = False
+            if not include:
+                # Counting on would make each start wait.
+                break
+    return wanted, Left(count, sizes.total(), _largest(sizes), tuple(far[:_SHOWN_FOLDERS]), is_all)
 
 
 def top_of(name: str) -> str:

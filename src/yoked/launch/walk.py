@@ -90,15 +90,16 @@ def travelling(folder: Folder, walked: list[Folder]) -> Iterator[Found]:
             yield found
 
 
-def ignored(folder: Folder) -> Iterator[Found]:
+def ignored(folder: Folder, device: int | None = None) -> Iterator[Found | Folder]:
     """What git does not take of a folder, once `travelling` has come to its end, in no order.
 
-    A folder that cannot be read has nothing that could travel.
+    device: of the disk to stay on; a folder on another one is given as it is, since a server's may
+    be slow, and hold millions of files. A folder that cannot be read has nothing that could travel.
     """
     for parent, folders, names in os.walk(folder.root):
         below = "" if parent == str(folder.root) else f"{parent[len(str(folder.root)) + 1 :]}/"
         links = [name for name in folders if Path(parent, name).is_symlink()]
-        folders[:] = [
+        inside = [
             name
             for name in folders
             if name not in links
@@ -106,14 +107,25 @@ def ignored(folder: Folder) -> Iterator[Found]:
             and below + name not in folder.taken
             and not folder.is_left(Path(parent, name))
         ]
+        far = [name for name in inside if _is_far(Path(parent, name), device)]
+        yield from (
+            Folder(Path(parent, name), f"{folder.prefix}{below}{name}/", folder.above)
+            for name in far
+        )
+        folders[:] = [name for name in inside if name not in far]
         for name in (*names, *links):
             if below + name in folder.taken:
                 continue
             found = folder.find(Path(parent, name))
-            if isinstance(found, Folder):
-                yield from ignored(found)
+            if isinstance(found, Folder) and not _is_far(found.root, device):
+                yield from ignored(found, device)
             elif found is not None:
                 yield found
+
+
+def _is_far(folder: Path, device: int | None) -> bool:
+    """Whether a folder is on another disk than that which is to be looked at."""
+    return device is not None and folder.stat().st_dev != device
 
 
 def _is_left_here(path: Path) -> bool:

@@ -21,7 +21,7 @@ from tests.unit.agent.job_acts import SLEEPER, launch, no_job_left, says, until
 from yoked.agent.jobfolder import JobFolder
 from yoked.cli import bringing
 from yoked.cli.bringing import bring_after
-from yoked.cli.commands import attach, clean, fetch
+from yoked.cli.commands import attach, clean, fetch, stop
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError, DataError, UsageError
 from yoked.fleet.file import open_fleet
@@ -288,8 +288,10 @@ def test_who_looks_on_to_the_end_is_told_where_outputs_lie(
     wrote: JobFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attach.command()
-
     said = capsys.readouterr().out
+    stop.command()
+
+    assert "next: yoked fetch try" in capsys.readouterr().out
     assert f"outputs (out/) lie in {wrote.path}/work on ." in said
     assert "next: yoked fetch try" in said
 

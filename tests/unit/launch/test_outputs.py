@@ -228,6 +228,16 @@ def test_a_folder_of_somebodys_work_is_left_alone(tmp_path: Path) -> None:
     assert "somebody's work" in caught.value.what
 
 
+def test_a_training_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "run.json").write_text("{}")
+
+    with pytest.raises(UsageError) as caught:
+        find(tmp_path / "here", Host({"a": b"a"}))
+
+    assert "is a training" in caught.value.what
+
+
 def test_another_run_of_that_name_does_not_mix_with_this(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:

@@ -22,7 +22,7 @@ from yoked.agent import files
 from yoked.agent.folders import LINK, PROGRAM, answer_folder_put, pack_entries
 from yoked.agent.server import Call
 from yoked.errors import UsageError
-from yoked.launch import gitignore, trees
+from yoked.launch import gitignore, trees, walk
 from yoked.launch.blobs import push_blobs
 from yoked.launch.trees import Tree, package_tree, push_tree
 from yoked.remote.client import AgentClient
@@ -574,3 +574,27 @@ def test_what_was_brought_here_of_a_run_does_not_travel_with_the_next(program: P
     put(program, "runs/night/outputs/attic/model.pt")
 
     assert names(program) == {"train.py", "pkg/model.py"}
+
+
+@needs_git
+def test_a_folder_on_another_disk_is_named_and_not_walked(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(program, ".gitignore", "data\nmount/\n")
+    put(tmp_path, "server/rows")
+    (program / "data").symlink_to(tmp_path / "server")
+    put(program, "mount/rows")
+    far = {tmp_path / "server", program / "mount", program / "data"}
+    monkeypatch.setattr(
+        walk, "_is_far", lambda folder, device: device is not None and folder in far
+    )
+
+    tree = Tree.scan(program)
+
+    assert set(tree.left.far) == {"data/", "mount/"}
+    assert tree.left.files == 0
+    assert "not counted: data/ and mount/" in tree.lines()[1].replace(
+        "mount/ and data/", "data/ and mount/"
+    )
+    # Whoever names something there has it looked for.
+    assert "data/rows" in {entry.path for entry in Tree.scan(program, include=["rows"]).entries}

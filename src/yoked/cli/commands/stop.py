@@ -11,6 +11,7 @@ from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import reach_hosts
+from yoked.launch.registry import Record
 
 _STEPS = {
     "checkpoint": "asked to save and stop",
@@ -43,7 +44,7 @@ def command(
             output.result(
                 {"run": record.name, "state": record.state, "did": []},
                 verdict=f"run {record.name} is over already: {record.state}",
-                next_commands=record.go_on(flag),
+                next_commands=_next(record, flag),
             )
             return 0
         did = found.stop(save_s=0.0 if now else wait, say=output.note)
@@ -57,6 +58,12 @@ def command(
             *([f"{missing} of its hosts did not answer"] if missing else []),
             *([_NOT_BEGUN] if record.trains and not record.may_resume else []),
         ],
-        next_commands=([f"yoked runs{flag}"] if record.active or missing else record.go_on(flag)),
+        next_commands=([f"yoked runs{flag}"] if record.active or missing else _next(record, flag)),
     )
     return 1 if record.active or missing else 0
+
+
+def _next(record: Record, flag: str) -> list[str]:
+    """What to do with a run that is over. flag: what a command line about its hosts ends with."""
+    fetch = [f"yoked fetch {record.name}{flag}"] if record.outputs else []
+    return [*record.go_on(flag), *fetch]
