@@ -143,7 +143,7 @@ def _find(named: str | None, runs_dir: Path) -> Path:
         fix = [f"runs in {runs_dir}: {_some(names)}"]
     else:
         fix = ["--runs-dir FOLDER    names another folder; yoked runs lists what hosts have"]
-    if RUN_NAME.fullmatch(named) and not near:
+    if RUN_NAME.fullmatch(named):
         fix.append(f"yoked fetch {named}    brings it here, if it lies on a fleet's hosts")
     raise UsageError(f"there is no run {named!r} in {runs_dir}", fix=fix)
 

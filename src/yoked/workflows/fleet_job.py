@@ -74,12 +74,11 @@ def run_job(
         stage.doing(f"comparing the versions of Python and torch on {listed(clients)}")
         require_versions(nodes)
         records, _ = collect(clients)
-        if share is not None:
-            others = [*other_runs(records, request.run), *runs_of_others(clients)]
-            # A question, and the line that is drawn, would be in each other's way.
-            drawn.close()
-            require_free(others, share)
-            drawn.enter_context(shown(view, stage.line))
+        others = [*other_runs(records, request.run), *runs_of_others(clients)]
+        # A question, and the line that is drawn, would be in each other's way.
+        drawn.close()
+        require_free(others, share or tell_all(view.note))
+        drawn.enter_context(shown(view, stage.line))
         if before is not None:
             stage.doing("preparing data and what else travels")
             request = before(nodes, records)
