@@ -21,9 +21,10 @@ from yoked.launch.outside import look_outside
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
 RANK = """
-import socket, sys, time
+import os, socket, sys
 end = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-print("begun", flush=True)
+# Both ranks have one pipe: only what is written at once stays together.
+os.write(1, b"begun\\n")
 end.recv(1)
 """
 PARENT = """

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.launch.bootstrap.jobs import LAUNCH_ID, made_up_job
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.channel.credentials import make_credentials
@@ -28,7 +29,7 @@ from yoked.errors import HostError
 from yoked.launch.bootstrap import control
 from yoked.launch.bootstrap.control import REFUSED_NAME, Control
 from yoked.launch.bootstrap.coordinator import Beat, CutOff, Event, Joined, Left
-from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.job import Job, Node
 from yoked.launch.bootstrap.notice import Notice
 from yoked.launch.bootstrap.outcome import Decision, Failure
 
@@ -45,22 +46,14 @@ def job(
 ) -> Job:
     """The job of a node. made_for: of an authority of its own, with names of that launch."""
     folder.mkdir(exist_ok=True)
-    files = make_credentials(made_for, 2) if made_for else credentials("0123456789ab")
+    files = make_credentials(made_for, 2) if made_for else credentials(LAUNCH_ID)
     for name, text in files[node_rank].items():
         (folder / name).write_text(text)
-    return Job(
-        run="r",
-        launch_id="0123456789ab",
-        folder=folder,
+    return made_up_job(
+        folder,
         node_rank=node_rank,
         nodes=(Node("alpha", address, 1), Node("beta", "127.0.0.2", 2)),
         control_port=port,
-        control_fd=None,
-        restarts=0,
-        resume_args=(),
-        program=Program("script", "x.py", ()),
-        cwd=folder,
-        bootstrap=False,
     )
 
 
@@ -194,7 +187,7 @@ def test_a_strangers_authority_is_refused_and_counted(
 ) -> None:
     monkeypatch.setattr(control, "CONNECT_S", 1.0)
     first = Seat(job(tmp_path / "0", 0, port))
-    stranger = Seat(job(tmp_path / "1", 1, port, made_for="0123456789ab"))
+    stranger = Seat(job(tmp_path / "1", 1, port, made_for=LAUNCH_ID))
 
     until(lambda: stranger.trouble is not None)
     until(lambda: refused(tmp_path / "0").get("connections", 0) > 0)

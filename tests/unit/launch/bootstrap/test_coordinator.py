@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.launch.bootstrap.jobs import made_up_job
 
 from yoked.errors import HostError
 from yoked.launch.bootstrap.coordinator import (
@@ -35,7 +36,7 @@ from yoked.launch.bootstrap.coordinator import (
     StartGeneration,
     StopAsked,
 )
-from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.job import Job, Node
 from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
 from yoked.launch.bootstrap.outcome import HOST_LOST, Decision, Failure, RunOutcome
 
@@ -49,19 +50,9 @@ LOST = HostError("the connection was lost", fix="look at alpha")
 
 
 def job(node: int = 0, *, hosts: int = 3, restarts: int = 0) -> Job:
-    return Job(
-        run="r",
-        launch_id="0123456789ab",
-        folder=Path("/job"),
-        node_rank=node,
-        nodes=tuple(Node(name, "192.0.2.1", 1) for name in NAMES[:hosts]),
-        control_port=41,
-        control_fd=None,
-        restarts=restarts,
-        resume_args=(),
-        program=Program("script", "x.py", ()),
-        cwd=Path("/job"),
-        bootstrap=False,
+    nodes = tuple(Node(name, "192.0.2.1", 1) for name in NAMES[:hosts])
+    return made_up_job(
+        Path("/job"), node_rank=node, nodes=nodes, control_port=41, restarts=restarts
     )
 
 

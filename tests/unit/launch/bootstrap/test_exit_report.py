@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.launch.bootstrap.jobs import made_up_job
 
 from yoked.diagnosis.memory import MemoryTrend
 from yoked.launch.bootstrap.exit_report import (
@@ -19,7 +20,7 @@ from yoked.launch.bootstrap.exit_report import (
     rank_failure,
     store_failure,
 )
-from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.job import Job, Node
 
 KILLED = RankExit(pid=7, exit_code=-9, time_s=20.0)
 FAILED = RankExit(pid=7, exit_code=1, time_s=20.0)
@@ -27,20 +28,8 @@ FAILED = RankExit(pid=7, exit_code=1, time_s=20.0)
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    job = Job(
-        run="r",
-        launch_id="0123456789ab",
-        folder=tmp_path,
-        node_rank=1,
-        nodes=(Node("alpha", "127.0.0.1", 1), Node("beta", "127.0.0.2", 2)),
-        control_port=1,
-        control_fd=None,
-        restarts=0,
-        resume_args=(),
-        program=Program("script", "x.py", ()),
-        cwd=tmp_path,
-        bootstrap=False,
-    )
+    nodes = (Node("alpha", "127.0.0.1", 1), Node("beta", "127.0.0.2", 2))
+    job = made_up_job(tmp_path, node_rank=1, nodes=nodes)
     job.launch_dir(0).mkdir(parents=True)
     (tmp_path / "logs").mkdir()
     return job

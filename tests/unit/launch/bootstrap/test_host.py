@@ -11,13 +11,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.unit.launch.bootstrap.jobs import made_up_job
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.diagnosis.vitals import Vitals
 from yoked.launch.bootstrap import host
 from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp, StopAsked
 from yoked.launch.bootstrap.host import HostProgram, Signals
-from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.job import Node
 from yoked.launch.bootstrap.outcome import Decision, Failure
 
 STOPPED = Failure("alpha", 0, "stopped for 3 s", 1.0, rank=1, cause="rank-stopped", found=True)
@@ -61,10 +62,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 def program(folder: Path, *, ends_held_up: bool) -> HostProgram:
     """With its ranks started."""
-    job = Job(
-        "r", "0" * 12, folder, 0, (Node("alpha", "127.0.0.1", 2),), 1, None, 1, (),
-        Program("script", "train.py", ()), folder, bootstrap=False, ends_held_up=ends_held_up,
-    )  # fmt: skip
+    nodes = (Node("alpha", "127.0.0.1", 2),)
+    job = made_up_job(folder, nodes=nodes, restarts=1, ends_held_up=ends_held_up)
     signals: Any = SimpleNamespace(events=SimpleQueue())
     notifier: Any = SimpleNamespace(held_up=lambda failure: None)
     found = HostProgram(job, signals, notifier)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.launch.bootstrap.jobs import made_up_job
 
 from yoked.errors import YokedError
 from yoked.launch.bootstrap import nanochat, substitutions
@@ -26,7 +27,7 @@ def cpu(float32_s: float, bfloat16_s: float) -> Compute:
 
 def job(folder: Path) -> Job:
     program = Program("module", "scripts.base_train", ())
-    return Job("r", "0" * 12, folder, 0, (), 1, None, 0, (), program, folder, bootstrap=True)
+    return made_up_job(folder, nodes=(), program=program, bootstrap=True)
 
 
 def test_the_slowest_rank_decides_on_the_dtype(snapshot: SnapshotAssertion) -> None:

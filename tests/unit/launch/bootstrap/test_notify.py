@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.launch.bootstrap.jobs import made_up_job
 
 from yoked.launch.bootstrap import notify
-from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.notify import Notifier
 from yoked.launch.bootstrap.outcome import Attempt, Failure, RunOutcome, Status
 
@@ -62,12 +62,7 @@ def notifier(folder: Path, **receiver: Any) -> Notifier:
     """Of node 0 of a run of two hosts. receiver: who is told; nobody where nothing is given."""
     if receiver:
         (folder / "notify.json").write_text(json.dumps({"run": "night", **receiver}))
-    nodes = (Node("alpha", "127.0.0.1", 1), Node("beta", "127.0.0.2", 1))
-    program = Program("script", "train.py", ())
-    job = Job(
-        "night.2", "0" * 12, folder, 0, nodes, 1, None, 0, (), program, folder, bootstrap=False
-    )
-    return Notifier(job)
+    return Notifier(made_up_job(folder, run="night.2"))
 
 
 def outcome(status: Status, failure: Failure | None = None) -> RunOutcome:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from tests.unit.diagnosis.made_up import rank, recorded
+from tests.unit.launch.bootstrap.jobs import made_up_job
 
 from yoked.diagnosis.vitals import Frame, Recorded, Vitals
 from yoked.launch.bootstrap import stage
-from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.stage import Stage
 
 TORCH = Frame("/venv/lib/python3.12/site-packages/torch/__init__.py", 3, "<module>")
@@ -23,20 +24,7 @@ MEETS = Frame("/torch/distributed/distributed_c10d.py", 3, "init_process_group")
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(stage, "_OFTEN_S", 0.0)
-    return Job(
-        run="r",
-        launch_id="0123456789ab",
-        folder=tmp_path,
-        node_rank=0,
-        nodes=(Node("alpha", "192.0.2.1", 1), Node("beta", "192.0.2.2", 1)),
-        control_port=41,
-        control_fd=None,
-        restarts=0,
-        resume_args=(),
-        program=Program("script", "x.py", ()),
-        cwd=tmp_path,
-        bootstrap=False,
-    )
+    return made_up_job(tmp_path)
 
 
 def read(job: Job) -> dict[str, Any]:

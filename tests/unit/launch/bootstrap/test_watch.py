@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.unit.launch.bootstrap.jobs import made_up_job
 
 from yoked.core.proc import has_proc
 from yoked.core.shared_json import SharedJson
 from yoked.diagnosis.cause import Cause
 from yoked.launch.bootstrap import watch as watching
-from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.job import Job, Node
 from yoked.launch.bootstrap.spawn import LocalRanks
 from yoked.launch.bootstrap.watch import PERIOD_S, Watch
 from yoked.records.answers import understood
@@ -24,20 +25,7 @@ pytestmark = pytest.mark.skipif(not has_proc(), reason="it reads /proc")
 
 
 def job(folder: Path) -> Job:
-    return Job(
-        run="r",
-        launch_id="0123456789ab",
-        folder=folder,
-        node_rank=0,
-        nodes=(Node("alpha", "192.0.2.1", 1),),
-        control_port=41,
-        control_fd=None,
-        restarts=0,
-        resume_args=(),
-        program=Program("script", "x.py", ()),
-        cwd=folder,
-        bootstrap=False,
-    )
+    return made_up_job(folder, nodes=(Node("alpha", "192.0.2.1", 1),))
 
 
 def record(steps: int) -> dict[str, Any]:
