@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -36,7 +33,7 @@ from classes import (  # noqa: E402
     class_named,
 )
 from nanochat_program import Nanochat  # noqa: E402
-from stage import SOURCES, TOPOLOGIES, YOKED, Stages  # noqa: E402
+from stage import SOURCES, TOPOLOGIES, YOKED, Stages, own_state  # noqa: E402
 from trial import Trial, run_trial, to_json  # noqa: E402
 
 RESULTS = HERE / "results"
@@ -184,12 +181,8 @@ def main() -> int:
     if strange := [name for name in chosen if name not in possible]:
         parser.error(f"--classes: {', '.join(strange)}; possible here: {', '.join(possible)}")
     options.results.mkdir(exist_ok=True)
-    # What was begun is taken down, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not options.summary:
-        with tempfile.TemporaryDirectory(prefix="yb-") as state:
-            # The person's own labs and runs go on.
-            os.environ["YOKED_STATE"] = state
+        with own_state():
             trials(options, [class_named(name) for name in chosen])
     print(summary(options.results))
     return 0

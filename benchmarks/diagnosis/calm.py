@@ -15,10 +15,8 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from inject import trigger  # noqa: E402
-from stage import ACTS, MODEL, Run, Stage, stage  # noqa: E402
+from stage import ACTS, MODEL, Run, Stage, own_state, stage  # noqa: E402
 from told import Told, told_by  # noqa: E402
 
 RESULTS = HERE / "results" / "calm"
@@ -319,12 +317,8 @@ def main() -> int:
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
-    # What was begun is taken down, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not options.summary:
-        with tempfile.TemporaryDirectory(prefix="yb-") as state:
-            # The person's own labs and runs go on.
-            os.environ["YOKED_STATE"] = state
+        with own_state():
             parts(options)
     print(summary(options.results))
     return 0

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,16 @@ MODEL = (
     *("--keep", "all"),
 )
 _NEITHER = ("--eval-every", "-1", "--save-every", "-1")
+
+
+@contextlib.contextmanager
+def own_state() -> Iterator[None]:
+    """Labs and runs of this process alone: the person's own go on."""
+    # What was begun is taken down, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="yb-") as state:
+        os.environ["YOKED_STATE"] = state
+        yield
 
 
 @dataclass
