@@ -84,6 +84,17 @@ def note_others(clients: Mapping[str, AgentClient], note: Callable[[str], None])
         note(f"{other.line}: what is measured beside it is too slow")
 
 
+def tell_all(note: Callable[[str], None]) -> Share:
+    """Start beside all others, and say which they are."""
+
+    def share(lines: Sequence[str]) -> bool:
+        for line in lines:
+            note(line)
+        return True
+
+    return share
+
+
 def require_free(others: Sequence[OtherRun], share: Share) -> None:
     """Raise JobError where other runs go on, and none is to start beside them."""
     if not others or share([f"{other.line}: both will be slower" for other in others]):

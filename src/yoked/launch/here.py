@@ -28,7 +28,7 @@ from yoked.core.proc import has_proc
 from yoked.errors import HostError, JobError, UsageError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd, View
-from yoked.launch.busy import Share, other_runs, require_free, runs_of_others
+from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
 from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
 from yoked.launch.registry import collect
@@ -117,9 +117,10 @@ def run_here(
         nodes = plan_nodes(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
         check(nodes)
         _require_idle(run)
-        if run.run_dir is not None:
-            records, clients = collect({HERE: client})[0], {HERE: client}
-            require_free([*other_runs(records, None), *runs_of_others(clients)], share)
+        records, clients = collect({HERE: client})[0], {HERE: client}
+        others = [*other_runs(records, None), *runs_of_others(clients)]
+        # A dry run is over in seconds.
+        require_free(others, tell_all(view.note) if run.run_dir is None else share)
         with one_at_a_time():
             _require_idle(run)
             if run.is_new and run.run_dir is not None:

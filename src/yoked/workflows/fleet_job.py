@@ -12,7 +12,7 @@ from yoked.errors import HostError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View, shown
-from yoked.launch.busy import Share, other_runs, require_free, runs_of_others
+from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
 from yoked.launch.environment import check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
@@ -48,8 +48,8 @@ def run_job(
 
     detach: return as soon as it runs. doctor: have its quick form go on beside the preparations;
     what it finds ends them. need: what it compares with. share: whether it is to start where other
-    runs are; None: it is not one itself. before: completes the request when hosts
-    are known, and their runs. after: acts while they are connected.
+    runs are; None: it is, and they are told. before: completes the request when hosts are known,
+    and their runs. after: acts while they are connected.
     """
     began_s = time.monotonic()
     stage = Stage("connecting")
@@ -74,11 +74,11 @@ def run_job(
         stage.doing(f"comparing the versions of Python and torch on {listed(clients)}")
         require_versions(nodes)
         records, _ = collect(clients)
-        others = [*other_runs(records, request.run), *runs_of_others(clients)]
-        # A question, and the line that is drawn, would be in each other's way.
-        drawn.close()
-        require_free(others, share or tell_all(view.note))
-        drawn.enter_context(shown(view, stage.line))
+        if others := [*other_runs(records, request.run), *runs_of_others(clients)]:
+            # A question, and the line that is drawn, would be in each other's way.
+            drawn.close()
+            require_free(others, share or tell_all(view.note))
+            drawn.enter_context(shown(view, stage.line))
         if before is not None:
             stage.doing("preparing data and what else travels")
             request = before(nodes, records)

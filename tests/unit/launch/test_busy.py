@@ -11,7 +11,7 @@ from yoked.cli.flags import JobFlags
 from yoked.cli.live import shares_hosts
 from yoked.cli.output import Output
 from yoked.errors import YokedError
-from yoked.launch.busy import OtherRun, other_runs, require_free, runs_of_others
+from yoked.launch.busy import OtherRun, other_runs, require_free, runs_of_others, tell_all
 from yoked.launch.registry import Record
 
 NIGHT = OtherRun("night", ("i9", "."), "ada@laptop", 1510.0)
@@ -72,6 +72,14 @@ def test_another_run_is_told_with_whose_it_is_and_since_when() -> None:
         "yoked stop night    saves and ends it",
         "--beside    starts this one all the same",
     )
+
+
+def test_what_is_over_in_seconds_starts_beside_others_and_says_which() -> None:
+    notes: list[str] = []
+
+    require_free([NIGHT], tell_all(notes.append))
+
+    assert [line.split(" has been")[0] for line in notes] == ["run night of ada@laptop"]
 
 
 def test_nobody_is_told_to_end_another_users_run() -> None:
