@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,3 +100,20 @@ def test_where_nobody_can_be_asked_the_flag_decides(
 
     assert share([NIGHT.line]) == beside
     assert (NIGHT.line in " ".join(capsys.readouterr().err.split())) == beside
+
+
+@pytest.mark.parametrize(("answer", "starts"), [("y\n", True), ("\n", False)])
+def test_at_a_terminal_the_person_decides(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: str,
+    starts: bool,
+) -> None:
+    monkeypatch.setattr(Output, "can_ask", True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+
+    assert shares_hosts(JobFlags(), Output(json_mode=False))([NIGHT.line]) == starts
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith("Start it all the same? [y/N]")
+    assert NIGHT.line in said
