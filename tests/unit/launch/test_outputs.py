@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
-from yoked.errors import HostError, UsageError
+from yoked.errors import HostError, UsageError, YokedError
 from yoked.launch import outputs
 from yoked.launch.outputs import Outputs, find_outputs, host_folders, tell_place
 from yoked.launch.registry import Record
@@ -118,6 +122,42 @@ def test_a_strange_name_stays_where_it_is_and_that_is_said(tmp_path: Path, name:
         (line,) = found.refused()
         assert line.startswith("1 file ")
         assert line.isprintable()
+
+
+PARTS = st.sampled_from(
+    ["a", "A", "b", ".", "..", ".x", "HEAD", "", "\n", "\u0000", "\udc80", "c d"]
+)
+LISTED = st.lists(
+    st.tuples(
+        st.lists(PARTS, min_size=1, max_size=4).map("/".join),
+        st.sampled_from([0, 1, 4, 4, 10, 2**64]),
+        st.integers(-(2**64), 2**64),
+    ),
+    max_size=6,
+)
+
+
+@given(LISTED)
+@settings(max_examples=200)
+def test_whatever_a_host_lists_nothing_is_written_but_plain_files_in_its_folder(
+    listed: list[tuple[str, int, int]],
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        here = Path(name) / "runs" / "night"
+        host = Host({}, [[path, size, at] for path, size, at in listed])
+        # It sends a few bytes of whatever it is asked for.
+        host.stream = lambda *_, **__: iter([Part(None, b"evil")])  # type: ignore[method-assign]
+        found = find(here, host, patterns=("*", "**/*"))
+        with contextlib.suppress(YokedError):
+            found.bring()
+
+        written = [path for path in Path(name).rglob("*") if not path.is_dir()]
+        own = {here / ".yoked-run", here / "outputs" / ".yoked-launch"}
+        for path in set(written) - own:
+            assert stat.S_ISREG(path.lstat().st_mode)
+            below = path.relative_to(here / "outputs" / "attic")
+            assert not any(part.startswith(".") for part in below.parts)
+            assert path.stat().st_size <= 4
 
 
 def test_what_nobody_asked_for_does_not_come(tmp_path: Path) -> None:
