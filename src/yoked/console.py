@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,7 +23,12 @@ _LINE_EVERY_S = 15.0
 
 def stderr_console() -> Console:
     """A console on stderr; `is_terminal` says whether live progress is welcome."""
-    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+    # rich takes FORCE_COLOR and TTY_COMPATIBLE for a terminal. A rank has them from its person,
+    # and its log would be one line that is drawn over itself.
+    on_terminal = sys.stderr.isatty()
+    return Console(
+        stderr=True, force_terminal=on_terminal, highlight=False, soft_wrap=True, emoji=False
+    )
 
 
 class LiveLine:

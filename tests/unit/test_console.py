@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from yoked.console import HostsProgress, LiveLine, StageProgress
+from yoked.console import HostsProgress, LiveLine, StageProgress, stderr_console
 from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
 
@@ -20,6 +20,19 @@ def test_progress_is_quiet_where_there_is_no_terminal() -> None:
     progress.close()
 
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_what_a_shell_says_of_its_terminal_does_not_make_a_log_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], variable: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    progress = StageProgress(stderr_console())
+
+    progress.update("packing", 5, 10, "rows")
+    progress.close()
+
+    assert capfd.readouterr().err == ""
 
 
 def test_in_a_pipe_long_work_says_now_and_then_how_far_it_is(
