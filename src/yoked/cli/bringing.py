@@ -80,8 +80,9 @@ def bring_after(job: FleetJob, fleet: Fleet, output: Output, flag: str) -> Outpu
     except KeyboardInterrupt:
         output.note("interrupted: what came of the outputs stays, and `yoked fetch` goes on")
         return None
-    except YokedError as problem:
-        output.note(f"the outputs are still on the hosts: {problem.what}")
+    except (YokedError, OSError) as problem:
+        why = problem.what if isinstance(problem, YokedError) else problem
+        output.note(f"the outputs are still on the hosts: {why}")
         return None
 
 

@@ -314,6 +314,9 @@ def test_outputs_of_a_run_that_was_followed_come_by_themselves(
         assert bring(JobEnd(record)) is None
         assert not Path("runs").exists()
         monkeypatch.setattr(outputs, "LIMIT_BYTES", 7)
+        Path("runs").write_text("a file of the person's own")
+        assert bring(JobEnd(record)) is None
+        Path("runs").unlink()
         came = bring(JobEnd(record))
 
     assert came is not None
