@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from yoked.errors import FleetError, UsageError
 from yoked.fleet.file import open_fleet
 from yoked.plan.simulated_fleet import load_simulated, simulate
 from yoked.probe.store import save
-from yoked.records.measurement_json import measurement_to_json
+from yoked.records.measurement import Collective
+from yoked.records.measurement_json import measurement_from_json, measurement_to_json
 
 SHAPE = ModelShape(512, 32_768, 4, 4, 4, 256, "L")
 KEYS = {"sync", "accumulation", "shares", "predicted"}
@@ -73,6 +75,20 @@ def test_the_newest_measurement_of_the_fleet_is_read(
 ) -> None:
     save(open_fleet(None), simulate(load_simulated("two-laptops"), SHAPE, device_batch_size=2))
     assert answer(capsys)["alone"].keys() == {"laptop-1", "laptop-2"}
+
+
+def test_a_link_that_was_measured_slower_than_it_is_is_said_of_the_source(
+    probed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measurement = dataclasses.replace(
+        measurement_from_json(probed.read_text()),
+        collectives=(Collective("all_reduce", "gloo", 2, 64_000_000, 0.2, 3e8, 3e8, 2.54),),
+    )
+    probed.write_text(measurement_to_json(measurement))
+
+    plan.command(probe=probed)
+
+    assert "is faster than was measured there" in capsys.readouterr().out
 
 
 def test_a_fleet_that_was_never_probed_is_told_to_be() -> None:

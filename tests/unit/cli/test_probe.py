@@ -98,6 +98,20 @@ def test_a_host_that_other_programs_slowed_is_named() -> None:
     assert conforms("probe", json.loads(as_json))["busy_cores"] == {"beta": 1.26}
 
 
+def test_a_link_that_gave_less_than_a_collective_carried_is_named() -> None:
+    whole = two_hosts()
+    large = dataclasses.replace(whole.collectives[0], fraction_of_wire=2.54)
+    measurement = dataclasses.replace(whole, collectives=(large, *whole.collectives[1:]))
+
+    _, text = said(found(measurement))
+    _, as_json = said(found(measurement), json_mode=True)
+
+    assert "beta to alpha was measured while it or its hosts were busy" in text
+    assert "all_reduce of 64.0 MB had 254% of it" in text
+    beyond = conforms("probe", json.loads(as_json))["beyond_wire"]
+    assert (beyond["from"], beyond["to"], beyond["fraction_of_wire"]) == ("beta", "alpha", 2.54)
+
+
 def test_json_has_the_promised_keys_and_one_object() -> None:
     status, text = said(found(two_hosts()), json_mode=True)
 
@@ -113,6 +127,7 @@ def test_json_has_the_promised_keys_and_one_object() -> None:
         told["compute"][0].keys()
     )
     assert told["bounds"][0]["side"] == "arithmetic"
+    assert told["beyond_wire"] is None
 
 
 def test_what_a_host_lacks_is_named_beside_what_was_measured(snapshot: SnapshotAssertion) -> None:

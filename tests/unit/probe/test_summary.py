@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.unit.probe.made_up import compute, link, step_cost
+from tests.unit.probe.made_up import compute, link, step_cost, two_hosts
 
-from yoked.probe.summary import is_complete, summarise
+from yoked.probe.summary import beyond_wire, is_complete, summarise
 from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
 # A host, and what its rank told.
@@ -57,6 +57,28 @@ def test_hosts_have_the_names_of_the_file_and_the_wire_is_the_slowest_link() -> 
     # Two ranks: bus and algorithm bandwidth of an all-reduce are the same, 100 MB/s.
     assert found.collectives[0].fraction_of_wire == 2.0
     assert is_complete(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"fraction_of_wire": 2.54}, True),
+        ({"fraction_of_wire": 1.05}, False),
+        ({"fraction_of_wire": 2.54, "payload_bytes": 64_000}, False),
+        ({"fraction_of_wire": None}, False),
+        ({"fraction_of_wire": 1.8, "backend": "nccl", "ranks": 16}, False),
+        ({"fraction_of_wire": 1.8, "backend": "nccl"}, True),
+    ],
+)
+def test_more_than_a_wire_carries_shows_that_the_slowest_link_was_measured_too_slow(
+    change: dict[str, Any], told: bool
+) -> None:
+    whole = two_hosts()
+    large = dataclasses.replace(whole.collectives[0], **change)
+
+    beyond = beyond_wire(dataclasses.replace(whole, collectives=(large, *whole.collectives[1:])))
+
+    assert beyond == ((whole.links[1], large) if told else None)
 
 
 def test_ranks_that_share_a_cpu_are_one_device_and_the_slowest_of_them_is_its_step() -> None:

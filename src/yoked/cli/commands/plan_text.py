@@ -13,6 +13,7 @@ from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import MIN_SPEEDUP
 from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, transfer_times
 from yoked.plan.explain import explanation
+from yoked.probe.summary import beyond_wire
 from yoked.table import table
 from yoked.units import (
     format_bit_per_s,
@@ -113,6 +114,9 @@ def plan_lines(
     source = f"from the probe of {taken:%Y-%m-%d %H:%M}"
     if measurement.busy_cores:
         source += f", while other programs ran on {listed(measurement.busy_cores)}"
+    if (beyond := beyond_wire(measurement)) is not None:
+        link, _ = beyond
+        source += f"; {link.from_host} to {link.to_host} is faster than was measured there"
     if simulated is not None:
         source = f"simulated, {measurement.fleet}: stated peaks times stated utilisation"
     lines = [source, *explanation(plan, target, added)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from yoked.cli.output import Output
 from yoked.probe.roofline import Roofline, roofline
+from yoked.probe.summary import beyond_wire
 from yoked.records.measurement import Measurement
 from yoked.table import table
 from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration, plural
@@ -63,6 +64,7 @@ def payload(result: ProbeResult) -> dict[str, Any]:
         "compute": [dataclasses.asdict(each) for each in measurement.compute],
         "step_costs": [dataclasses.asdict(each) for each in measurement.step_costs],
         "busy_cores": measurement.busy_cores,
+        "beyond_wire": _beyond_payload(measurement),
         "bounds": [
             {"helps" if name == "suggestions" else name: value for name, value in fields.items()}
             for fields in map(dataclasses.asdict, _rooflines(measurement).values())
@@ -72,6 +74,19 @@ def payload(result: ProbeResult) -> dict[str, Any]:
         if result.problem is None
         else {"what": result.problem.what, "fix": list(result.problem.fix)},
         "kept": None if result.saved_to is None else str(result.saved_to),
+    }
+
+
+def _beyond_payload(measurement: Measurement) -> dict[str, Any] | None:
+    if (found := beyond_wire(measurement)) is None:
+        return None
+    link, most = found
+    return {
+        "from": link.from_host,
+        "to": link.to_host,
+        "op": most.op,
+        "payload_bytes": most.payload_bytes,
+        "fraction_of_wire": most.fraction_of_wire,
     }
 
 
@@ -215,6 +230,14 @@ def _rooflines(measurement: Measurement) -> dict[tuple[str, str], Roofline]:
 
 
 def _closing_lines(result: ProbeResult) -> Iterator[str]:
+    if (beyond := beyond_wire(result.measurement)) is not None:
+        link, most = beyond
+        percent = f"{100 * (most.fraction_of_wire or 0.0):.0f}%"
+        yield (
+            f"{link.from_host} to {link.to_host} was measured while it or its hosts were busy, and "
+            f"is faster than this: {most.op} of {format_bytes(most.payload_bytes)} had {percent} "
+            "of it; `yoked probe` again once they are idle"
+        )
     for host, cores in result.measurement.busy_cores.items():
         yield (
             f"{host}: other programs used {cores:.1f} of its cores meanwhile, so it may be faster "
