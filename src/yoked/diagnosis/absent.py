@@ -27,12 +27,19 @@ _GPU_WORDS = (
     "Attempting to deserialize object on a CUDA device but",
     "Attempting to deserialize object on CUDA device",
     "NVTX functions not installed",
+    "no CUDA-capable device is detected",
+    "Unexpected error from cudaGetDeviceCount",
     "device_ids and output_device arguments only work with single-device",
     # Lightning.
     "No supported gpu backend found",
     "`CUDAAccelerator` can not run on your system",
 )
 _NO_CUDA_BUILD = ("Torch not compiled with CUDA enabled", "module 'torch._C' has no attribute")
+# The line that raised, as a traceback ends with it.
+_GPU_ASSERTED = re.compile(
+    r"^ +assert [^\n]*torch\.cuda\.(is_available|device_count)\([^\n]*\n( +[~^]+\n)?AssertionError",
+    re.MULTILINE,
+)
 _NO_MODULE = re.compile(r"No module named '([\w.]{1,200})'")
 _NO_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] [^\n:]*: (['\"])([^\n]{1,400}?)\1")
 _NO_FOLDER = re.compile(r"Parent directory ([^\n]{1,400}?) does not exist")
@@ -46,6 +53,7 @@ _CPU_SWITCHES = (
     *("--no-cuda", "--no_cuda", "--no-gpu", "--no_gpu"),
 )
 _OPTION_CALLS = ("add_argument", "option")
+_ITS_NAME = "check its name: the program runs in {}"
 # Packages whose name is not that of their module.
 _PACKAGES = {
     "PIL": "pillow",
@@ -81,6 +89,16 @@ class Place:
     args: Sequence[str] = ()
     has_gpu: bool = False
 
+    @property
+    def there(self) -> str:
+        """The host, for people."""
+        return "this machine" if self.is_here else self.host
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the machine at which the person sits, as yoked.toml calls it."""
+        return self.host == "."
+
 
 @dataclass(frozen=True)
 class Absent:
@@ -96,7 +114,7 @@ def absent_of(said: str, trace: str, at: str | None, place: Place) -> Absent | N
 
     said: the error's class and words. trace: its traceback. at: the program's line.
     """
-    if any(words in said for words in _GPU_WORDS):
+    if any(words in said for words in _GPU_WORDS) or _GPU_ASSERTED.search(trace):
         return _no_gpu(said, at, place)
     named = _NO_MODULE.search(said)
     if named is None and said.startswith(_OF_IMPORTS):
@@ -110,13 +128,13 @@ def absent_of(said: str, trace: str, at: str | None, place: Place) -> Absent | N
         return None
     path = file[2] if file else folder[1] if folder else ""
     if "/" not in path and "/subprocess.py" in trace:
-        what = f"there is no program {path} in the PATH of {place.host}"
-        return Absent("file-missing", what, (f"install {path} there: ssh {place.host}",))
+        what = f"there is no program {path} in the PATH of {place.there}"
+        return Absent("file-missing", what, (f"install {path} there",))
     return _no_file(path, place)
 
 
 def _no_gpu(said: str, at: str | None, place: Place) -> Absent:
-    what = f"the program asks for a GPU, and {place.python} on {place.host} can use none"
+    what = f"the program asks for a GPU, and {place.python} on {place.there} can use none"
     fix = [cpu_flag(place.source, place.args) or _cpu_line(at)]
     if place.has_gpu and any(words in said for words in _NO_CUDA_BUILD):
         what += ": its torch is built for the CPU, though the host has an NVIDIA driver"
@@ -196,7 +214,7 @@ def _imported(tree: ast.AST) -> set[str]:
 
 
 def _no_module(name: str, place: Place) -> Absent:
-    what = f"{place.python} on {place.host} has no module {name}"
+    what = f"{place.python} on {place.there} has no module {name}"
     top = name.partition(".")[0]
     if top in place.names or f"{top}.py" in place.names:
         # A part of the program's own package.
@@ -212,22 +230,20 @@ def _no_module(name: str, place: Place) -> Absent:
 
 
 def _on(place: Place) -> str:
-    return f"    on {place.host}" if place.sent else ""
+    return "" if place.is_here or not place.sent else f"    on {place.host}"
 
 
 def _no_file(path: str, place: Place) -> Absent:
-    whole = os.path.normpath(os.path.join(place.folder, path))  # noqa: PTH118 - names of files alone
-    below = whole.startswith(place.folder.rstrip("/") + "/")
-    if not place.sent:
-        what = f"{whole} is not on {place.host}"
-        return Absent(
-            "file-missing", what, (f"check its name: the program runs in {place.folder}",)
-        )
-    if below:
-        own = whole[len(place.folder.rstrip("/")) + 1 :]
-        what = f"{own} is not in the copy of the program's folder on {place.host}"
+    folder = os.path.normpath(place.folder)
+    whole = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - names of files alone
+    if place.sent and whole.startswith(f"{folder}/"):
+        own = whole[len(folder) + 1 :]
+        what = f"{own} is not in the copy of the program's folder on {place.there}"
         return Absent("file-missing", what, _looks(own, place))
-    what = f"{whole} is not on {place.host}, and only the program's folder is sent"
+    if place.is_here or not place.sent:
+        what = f"{whole} is not on {place.there}"
+        return Absent("file-missing", what, (_ITS_NAME.format(folder),))
+    what = f"{whole} is not on {place.there}, and only the program's folder is sent"
     word = shlex.quote(whole)
     copy = f"scp -r {word} {shlex.quote(f'{place.host}:{whole}')}    if it is here"
     return Absent("file-missing", what, (copy, "or put it into the program's folder"))
@@ -235,7 +251,7 @@ def _no_file(path: str, place: Place) -> Absent:
 
 def _looks(path: str, place: Place) -> tuple[str, ...]:
     if not place.sent:
-        return (f"check its name: the program runs in {place.folder}",)
+        return (_ITS_NAME.format(place.folder),)
     word = shlex.quote(path)
     return (
         f"yoked run --include {word} …    where git ignores it: git check-ignore -v {word}",

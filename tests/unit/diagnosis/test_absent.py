@@ -159,6 +159,38 @@ def test_alone_nothing_was_sent_and_nothing_is_said_of_it() -> None:
         assert not any(word in " ".join(absent.fix) for word in ("scp", "--include", " on "))
 
 
+def test_on_the_persons_own_machine_of_a_fleet_nothing_is_copied_to_itself() -> None:
+    own = replace(HERE, host=".", folder="/state/../job/work")
+
+    copied = absent_of(no_file("x.bin"), "", None, own)
+    elsewhere = absent_of(no_file("/data/x.bin"), "", None, own)
+    module = absent_of(NO_PEFT, "", None, own)
+
+    assert copied is not None
+    assert elsewhere is not None
+    assert module is not None
+    assert copied.what == "x.bin is not in the copy of the program's folder on this machine"
+    assert copied.fix[0].startswith("yoked run --include x.bin")
+    assert elsewhere.what == "/data/x.bin is not on this machine"
+    assert "scp" not in elsewhere.fix[0]
+    assert module.fix == ("/home/me/venv/bin/python -m pip install peft",)
+
+
+def test_a_program_that_asserts_a_gpu_is_one_that_asks_for_it() -> None:
+    trace = (
+        '  File "/job/work/train.py", line 7, in <module>\n'
+        "    assert torch.cuda.is_available(), why\n"
+        "           ^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        "AssertionError\n"
+    )
+
+    absent = absent_of("AssertionError", trace, "train.py:7 in <module>", HERE)
+
+    assert absent is not None
+    assert absent.cause == "gpu-missing"
+    assert absent_of("AssertionError", trace.replace("cuda", "mps"), None, HERE) is None
+
+
 def test_a_program_that_is_not_there_is_no_file() -> None:
     trace = 'File "/usr/lib/python3.12/subprocess.py", line 1955, in _execute_child'
 
