@@ -246,7 +246,8 @@ def _no_file(path: str, place: Place) -> Absent:
     what = f"{whole} is not on {place.there}, and only the program's folder is sent"
     word = shlex.quote(whole)
     copy = f"scp -r {word} {shlex.quote(f'{place.host}:{whole}')}    if it is here"
-    return Absent("file-missing", what, (copy, "or put it into the program's folder"))
+    push = "or yoked push FOLDER    has a folder of data on all hosts, with its path in a variable"
+    return Absent("file-missing", what, (copy, push))
 
 
 def _looks(path: str, place: Place) -> tuple[str, ...]:

@@ -145,6 +145,7 @@ def test_a_file_outside_of_the_folder_is_brought_by_hand() -> None:
 
     assert absent is not None
     assert absent.fix[0].startswith("scp -r /data/train.bin laptop:/data/train.bin ")
+    assert "yoked push FOLDER" in absent.fix[1]
     assert absent_of(no_file("../x"), "", None, HERE) == absent_of(
         no_file("/job/x"), "", None, HERE
     )
