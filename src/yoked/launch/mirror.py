@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os import SEEK_END
@@ -116,16 +117,18 @@ def mirror_run(
             came += piece
             if progress is not None:
                 progress(came, total)
-        if name.startswith(f"{CHECKPOINTS}/"):
-            _keep_time(here / name, listing.files[name][1])
+        _keep_time(here / name, listing.files[name][1])
     return came
 
 
 def _keep_time(path: Path, changed_ns: int) -> None:
-    """Let a file be as old as there: of a checkpoint a person asks when it was saved."""
-    # A host may name any time.
-    with contextlib.suppress(OSError, OverflowError):
-        os.utime(path, ns=(changed_ns, changed_ns))
+    """Let a file be as old as there: a person asks when a checkpoint was saved, and the latest run
+    is the one that was last alive.
+    """
+    # A host may name any time. What is not after 1970 would count as never alive.
+    time_ns = min(max(changed_ns, 1), time.time_ns())
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(time_ns, time_ns))
 
 
 def require_same_run(client: AgentClient, remote: str, here: Path) -> None:

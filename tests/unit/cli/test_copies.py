@@ -16,7 +16,7 @@ from yoked.cli import copies, sampling
 from yoked.cli.commands import fetch
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError
-from yoked.runs import copied_from
+from yoked.runs import copied_from, find_run
 from yoked.train import sample
 from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
 from yoked.train.tokenizer import Tokenizer
@@ -154,6 +154,17 @@ def test_of_a_fleets_run_the_newest_lines_are_plotted(there: Path, said: Said) -
 
     assert (folder / "metrics.jsonl").read_text().count("step") == 2
     assert said.text.count("run night may be further than this") == 1
+
+
+def test_what_comes_of_a_run_does_not_make_it_the_latest(there: Path) -> None:
+    os.utime(there / "run.json", (1000, 1000))
+    own = Path("runs/own")
+    own.mkdir(parents=True)
+    (own / "run.json").write_text("{}")
+
+    fetch.command("night")
+
+    assert find_run(None, Path("runs")) == own
 
 
 def test_a_mark_that_is_none_is_no_copys(there: Path) -> None:
