@@ -34,6 +34,12 @@ while True:
         elif ACT == "skips":
             dist.all_reduce(torch.ones(10))
             continue
+        elif ACT == "skips and computes":
+            dist.all_reduce(torch.ones(100_000))
+            work = dist.all_reduce(torch.ones(100_000), async_op=True)
+            # It hears no sooner that a peer aborted, as in DDP's backward pass.
+            time.sleep(20)
+            work.wait()
         elif ACT == "raises":
             raise ValueError("no such row")
     dist.all_reduce(torch.ones(100_000))

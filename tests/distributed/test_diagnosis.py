@@ -201,6 +201,19 @@ def test_the_rank_that_did_otherwise_is_named_with_its_line(
         assert "diagnosis_acts.py:" in failure.at
 
 
+def test_a_rank_that_left_a_call_out_is_named_although_it_computes_as_the_others_fail(
+    pair: Pair,
+) -> None:
+    pair.start("skips and computes", program=PROGRAM)
+
+    for node in (0, 1):
+        failure = pair.exit(node).failure
+        print(node, failure)
+        assert failure is not None
+        assert (failure.cause, failure.rank, failure.host) == ("collective-mismatch", 2, "beta")
+        assert "all_reduce of [100000]" in failure.what
+
+
 @pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_of_ranks_that_torchrun_started_the_stopped_one_is_told(tmp_path: Path, nodes: int) -> None:
     log = tmp_path / "log"

@@ -13,3 +13,5 @@ DATA_NAME_RULE = "small letters, digits and _ only, at most 40, and not `home`"
 
 # Of what a rank writes beside its record when it is asked where its threads are.
 STACKS_SUFFIX = ".stacks"
+# And what its last collectives were, as it was ended.
+CALLS_SUFFIX = ".calls"

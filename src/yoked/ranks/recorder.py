@@ -6,8 +6,8 @@ needs no change to it. What yoked's own trainer knows better (phases, what it wa
 it tells by the methods here.
 
 At a word from the daemon the thread shuts the rank's connections to other ranks, whose collectives
-then raise at once; abort() of torch's group frees nothing on Gloo. At another it writes the stacks
-of all threads into a file beside the memory.
+then raise at once; abort() of torch's group frees nothing on Gloo. At others it writes the stacks
+of all threads, or the last collectives, into a file beside the memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from yoked.core.fs import write_bytes
-from yoked.core.names import STACKS_SUFFIX
+from yoked.core.names import CALLS_SUFFIX, STACKS_SUFFIX
 from yoked.core.shared_json import SharedJson
 from yoked.ranks.freeing import free_rank
 
@@ -35,7 +35,7 @@ WORDS_VARIABLE = "YOKED_RECORDER_WORDS"
 FILE_VARIABLE = "YOKED_RECORDER_FILE"
 # Of torch's flight recorder, in collectives: to read 2,000 of them takes 50 ms.
 FLIGHT_VARIABLE, FLIGHT_COLLECTIVES = "TORCH_FR_BUFFER_SIZE", "64"
-FREE, STACKS = b"f", b"s"
+FREE, STACKS, CALLS = b"f", b"s", b"c"
 
 PERIOD_S = 0.25
 # The flight recorder is asked where the main thread stands.
@@ -80,7 +80,7 @@ class Recorder:
             os.set_inheritable(descriptor, False)
         thread = threading.Thread(
             target=self._run,
-            args=(memory, descriptor, Path(path).with_suffix(STACKS_SUFFIX)),
+            args=(memory, descriptor, Path(path)),
             name="yoked-recorder",
             daemon=True,
         )
@@ -122,7 +122,7 @@ class Recorder:
 
     # ---- what is written
 
-    def _run(self, memory: SharedJson, words: int | None, stacks: Path) -> None:
+    def _run(self, memory: SharedJson, words: int | None, path: Path) -> None:
         main = threading.main_thread().ident
         while True:
             with contextlib.suppress(ValueError):
@@ -136,9 +136,9 @@ class Recorder:
                 if word == FREE:
                     free_rank()
                 elif word == STACKS:
-                    # A full disk: then the main thread's is all that is known.
-                    with contextlib.suppress(OSError):
-                        write_bytes(stacks, json.dumps(_stacks()).encode(), durable=False)
+                    _leave(path.with_suffix(STACKS_SUFFIX), _stacks())
+                elif word == CALLS:
+                    _leave(path.with_suffix(CALLS_SUFFIX), last_calls())
                 elif not word:
                     # The daemon is gone: there is nobody left to say anything.
                     words = None
@@ -169,6 +169,12 @@ class Recorder:
 
 
 RECORDER = Recorder()
+
+
+def _leave(path: Path, content: object) -> None:
+    # A full disk: then what the memory has is all that is known.
+    with contextlib.suppress(OSError):
+        write_bytes(path, json.dumps(content).encode(), durable=False)
 
 
 def _stacks() -> dict[str, Any]:

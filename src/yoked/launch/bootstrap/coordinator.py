@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from yoked.diagnosis.calls import Calls
 from yoked.errors import HostError
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.notice import CONNECT_S, Notice
@@ -28,6 +29,7 @@ from yoked.launch.bootstrap.outcome import (
     ended_early,
     first_cause,
     obeyed,
+    was_ended,
 )
 
 # Notices are renewed five times a second. In a run that is ending anyway, this is silence.
@@ -92,12 +94,13 @@ class HeldUp:
 @dataclass(frozen=True)
 class RanksOver:
     """No rank of this host is left. failures: of those that were not ended by us. ended_well: ranks
-    that ended by themselves, with status 0.
+    that ended by themselves, with status 0. calls: the last collectives of those that we ended.
     """
 
     generation: int
     failures: tuple[Failure, ...]
     ended_well: tuple[int, ...] = ()
+    calls: tuple[tuple[int, Calls], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,12 @@ class Coordinator:
         else:
             held_up = self._generation.held_up
             failures = event.failures if held_up is None else (held_up, *event.failures)
-            self._say(report=failures, failing=bool(failures), ended_well=event.ended_well)
+            self._say(
+                report=failures,
+                failing=bool(failures),
+                ended_well=event.ended_well,
+                calls=event.calls,
+            )
 
     def _say(self, **changes: Any) -> None:
         self.notice = replace(self.notice, **changes)
@@ -244,7 +252,7 @@ class Coordinator:
         late = self._asked_s is not None and self._now_s - self._asked_s > FAREWELL_S
         one.called_off = stop is not None
         if self._joined:
-            self._say(attempt=one.number, failing=False, report=None, ended_well=())
+            self._say(attempt=one.number, failing=False, report=None, ended_well=(), calls=())
             if stop is not None or self._must_end():
                 # There is no rank yet, and whoever comes later must not start one.
                 self._say(report=())
@@ -395,22 +403,23 @@ class Coordinator:
             own = first_cause(failure for failure in failures if not obeyed(failure))
             return Decision(number, stop, own, again=False)
         if failures:
-            failures += self._ended_early()
+            failures += self._beside()
         cause = first_cause(failures)
         if cause is None:
             return Decision(number, "finished", None, again=False)
         return Decision(number, "failed", cause, again=self._may_repeat(cause))
 
-    def _ended_early(self) -> list[Failure]:
-        """The ranks of all hosts that ended well in this generation."""
+    def _beside(self) -> list[Failure]:
+        """The ranks of all hosts that ended well in this generation, or were ended."""
         notices = {node: other.notice for node, other in self._others.items()}
         notices[self._job.node_rank] = self.notice
-        return [
-            ended_early(self._job.nodes[node].host, node, rank, self._now_s)
-            for node, notice in notices.items()
-            if notice.attempt == self._generation.number
-            for rank in notice.ended_well
-        ]
+        found = []
+        for node, notice in notices.items():
+            if notice.attempt == self._generation.number:
+                place = (self._job.nodes[node].host, node)
+                found += [ended_early(*place, rank, self._now_s) for rank in notice.ended_well]
+                found += [was_ended(*place, *known, self._now_s) for known in notice.calls]
+        return found
 
     def _may_repeat(self, cause: Failure) -> bool:
         """Whether another generation follows: node 0 alone may say so, with every host there.

@@ -250,16 +250,16 @@ def _raised(error: dict[str, Any], death: RankExit | None) -> dict[str, Any]:
         "fix": tuple(error.get("fix", ())),
         "traceback": error.get("traceback"),
         "at": error.get("at"),
-        "calls": _calls(error),
+        "calls": calls_of(error.get("calls")),
         "exit_code": death.exit_code if death else error.get("exit_code"),
         "time_s": error["time_s"],
     }
 
 
-def _calls(error: dict[str, Any]) -> Calls | None:
-    # The program may write into that file too.
+def calls_of(told: object) -> Calls | None:
+    """The calls that a rank left word of; None: none, or its program has written into that file."""
     with contextlib.suppress(ValueError):
-        found: Calls | None = decode(Calls | None, error.get("calls"))
+        found: Calls | None = decode(Calls | None, told)
         return found
     return None
 

@@ -146,7 +146,7 @@ class HostProgram:
         failures = (
             ranks.failures() if self._watch is None else ranks.failures(self._watch.memory_of)
         )
-        return RanksOver(self._generation, failures, ranks.ended_well)
+        return RanksOver(self._generation, failures, ranks.ended_well, ranks.calls)
 
     def _look(self) -> None:
         """Look at the ranks, if it is time to, and have the other hosts know."""

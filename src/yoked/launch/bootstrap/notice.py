@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from yoked.diagnosis.calls import Calls
 from yoked.launch.bootstrap.outcome import (
     Decision,
     Failure,
@@ -33,6 +34,7 @@ class Notice:
     decision: node 0's, of the attempt before or of this one.
     leaving: this host has read what it needed.
     ended_well: its ranks of this attempt that ended by themselves, with status 0.
+    calls: the last collectives of those that it ended, as far as they are known.
     """
 
     attempt: int = -1
@@ -42,6 +44,7 @@ class Notice:
     decision: Decision | None = None
     leaving: bool = False
     ended_well: tuple[int, ...] = ()
+    calls: tuple[tuple[int, Calls], ...] = ()
 
     def brief(self) -> Notice:
         """The same in fewer words: where ranks printed too much for one frame."""
@@ -51,4 +54,4 @@ class Notice:
                 replace(one, what=one.what[:_BRIEF_CHARACTERS], traceback=None, last_lines=())
                 for one in report
             )
-        return replace(self, report=report)
+        return replace(self, report=report, calls=())

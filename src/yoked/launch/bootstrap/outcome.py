@@ -33,8 +33,10 @@ EXIT_CODES: Mapping[Status, int] = {
 }
 # The kind of a failure in which not a rank, but the host program is gone.
 HOST_LOST = "HostVanished"
-# The kind of what is no failure by itself: a rank that ended well, while others waited for it.
+# The kind of what is no failure by itself: a rank that ended well, while others waited for it; and
+# one that was ended as another one failed.
 ENDED_EARLY = "EndedEarly"
+WAS_ENDED = "WasEnded"
 # The kind of a failure before which the ranks had not met: nothing had begun.
 NOT_MET = MeetingError.__name__
 
@@ -217,6 +219,8 @@ def _echo(failure: Failure) -> int:
     # torch ends a process by SIGABRT when a thread of its own meets a lost peer.
     if failure.signal not in (None, "SIGABRT"):
         return 0
+    if failure.kind == WAS_ENDED:
+        return 5
     if _speaks_of_a_peer(failure):
         return 4
     if failure.kind == ENDED_EARLY:
@@ -247,6 +251,22 @@ def ended_early(host: str, node: int, rank: int, time_s: float) -> Failure:
         what="ended with status 0 while the others went on: its data ran out sooner, or it left "
         "out a collective",
         fix=(SAME_STEPS,),
+        time_s=time_s,
+    )
+
+
+def was_ended(host: str, node: int, rank: int, calls: Calls, time_s: float) -> Failure:
+    """What there is to say of a rank that was ended as another one failed.
+
+    It is a cause only where its collectives fit no other rank's.
+    """
+    return Failure(
+        host=host,
+        node=node,
+        rank=rank,
+        kind=WAS_ENDED,
+        calls=calls,
+        what="was ended as another rank failed",
         time_s=time_s,
     )
 

@@ -12,6 +12,7 @@ Source of the variables: torch.distributed.run, "Environment Variables".
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -22,10 +23,14 @@ from collections.abc import Callable
 
 from yoked.agent.facts import oom_kills
 from yoked.channel.names import LOOPBACK
+from yoked.core.fs import read_json
+from yoked.core.names import CALLS_SUFFIX
+from yoked.diagnosis.calls import Calls
 from yoked.diagnosis.memory import MemoryTrend
 from yoked.launch.bootstrap.exit_report import (
     GRACE_S,
     RankExit,
+    calls_of,
     exit_code,
     no_start,
     rank_failure,
@@ -154,8 +159,11 @@ class LocalRanks:
     def end(self) -> None:
         """Terminate all ranks, with what they started; what is left after GRACE_S is killed.
 
-        They have a moment to fail by themselves: those that lost a peer leave word of their calls.
+        They have a moment to fail by themselves, and to leave word of their calls: a rank may be to
+        blame that has not failed, as it still computes.
         """
+        if math.isinf(self._end_at_s):
+            self._tell(recorder.CALLS)
         self._end_at_s = min(self._end_at_s, time.monotonic() + _WORD_S)
 
     def close(self) -> None:
@@ -166,6 +174,17 @@ class LocalRanks:
         if self._store is not None:
             self._store.kill()
             self._store.wait()
+
+    @property
+    def calls(self) -> tuple[tuple[int, Calls], ...]:
+        """The last collectives of the ranks that we ended, as far as they left word of them."""
+        paths = {
+            rank: self._job.record_file(self._generation, rank).with_suffix(CALLS_SUFFIX)
+            for rank in self._ends
+            if rank not in self._deaths
+        }
+        found = {rank: calls_of(read_json(path)) for rank, path in paths.items()}
+        return tuple((rank, calls) for rank, calls in found.items() if calls is not None)
 
     def failures(
         self, memory_of: Callable[[int], MemoryTrend | None] = lambda _: None

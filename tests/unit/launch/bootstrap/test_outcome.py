@@ -11,6 +11,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.core.schema import decode
+from yoked.diagnosis.calls import Calls
 from yoked.launch.bootstrap.outcome import (
     HOST_LOST,
     Attempt,
@@ -18,6 +19,7 @@ from yoked.launch.bootstrap.outcome import (
     Failure,
     RunOutcome,
     first_cause,
+    was_ended,
 )
 
 GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"
@@ -81,6 +83,25 @@ def test_lines_of_a_peer_do_not_hide_an_exception_of_another_kind() -> None:
     own = failure(4, 12.0, kind="ZeroDivisionError", what="by zero", last_lines=(GLOO,))
 
     assert first_cause([ECHO, own]) == own
+
+
+def test_a_rank_that_was_ended_is_the_cause_where_its_call_fits_no_others() -> None:
+    usual = ("all_reduce of [9] Float", "all_reduce of [2] Float")
+    aborted = failure(3, signal="SIGABRT", cause="collective-mismatch", last_lines=(GLOO,))
+    skipped = was_ended("alpha", 0, 0, Calls("0", 5, (*usual, *usual, usual[0], usual[0])), 1.0)
+
+    found = first_cause([aborted, ECHO, skipped])
+
+    assert found is not None
+    assert (found.rank, found.host, found.cause) == (0, "alpha", "collective-mismatch")
+    assert "all_reduce of [9] Float" in found.what
+
+
+def test_a_rank_that_was_ended_is_no_cause_by_itself() -> None:
+    ended = was_ended("alpha", 0, 0, Calls("0", 2, ("all_reduce of [9] Float",) * 2), 1.0)
+
+    assert first_cause([ended, ECHO]) == ECHO
+    assert first_cause([ended, KILLED]) == KILLED
 
 
 def test_the_records_survive_json() -> None:
