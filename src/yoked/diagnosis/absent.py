@@ -41,6 +41,11 @@ _GPU_ASSERTED = re.compile(
     re.MULTILINE,
 )
 _NO_MODULE = re.compile(r"No module named '([\w.]{1,200})'")
+# As Hugging Face's libraries say it.
+_PIP_LINE = re.compile(
+    r"pip install (?:-U |--upgrade )?['\"]?"
+    r"([A-Za-z0-9][\w.-]*(?:\[[\w.,-]+\])?(?:[<>=~!]=?[\w.*]+)?)"
+)
 _NO_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] [^\n:]*: (['\"])([^\n]{1,400}?)\1")
 _NO_FOLDER = re.compile(r"Parent directory ([^\n]{1,400}?) does not exist")
 # Errors of an import; others may name a module that somebody only tried.
@@ -122,6 +127,9 @@ def absent_of(said: str, trace: str, at: str | None, place: Place) -> Absent | N
         named = _NO_MODULE.search(trace)
     if named is not None:
         return _no_module(named[1], place)
+    if said.startswith(_OF_IMPORTS) and (asked := _PIP_LINE.search(said)) is not None:
+        what = f"{place.python} on {place.there} does not have it"
+        return Absent("module-missing", what, (_install(asked[1].rstrip("."), place),))
     file = _NO_FILE.search(said)
     folder = _NO_FOLDER.search(said)
     if file is None and folder is None:
@@ -220,17 +228,18 @@ def _no_module(name: str, place: Place) -> Absent:
         # A part of the program's own package.
         path = name.replace(".", "/")
         return Absent("module-missing", f"{what}, nor has {place.folder}", _looks(path, place))
-    package = shlex.quote(_PACKAGES.get(top, top.replace("_", "-")))
+    package = _PACKAGES.get(top, top.replace("_", "-"))
+    return Absent("module-missing", what, (_install(package, place),))
+
+
+def _install(package: str, place: Place) -> str:
+    """The line that brings a package into the interpreter."""
     if place.python_made:
         file = "requirements.txt"
-        there = "" if file in place.names else f"    with a line {package} in that file"
-        return Absent("module-missing", what, (f"yoked install -r {file}{there}",))
-    line = f"{shlex.quote(place.python)} -m pip install {package}{_on(place)}"
-    return Absent("module-missing", what, (line,))
-
-
-def _on(place: Place) -> str:
-    return "" if place.is_here or not place.sent else f"    on {place.host}"
+        line = "" if file in place.names else f"    with a line {package} in that file"
+        return f"yoked install -r {file}{line}"
+    on = "" if place.is_here or not place.sent else f"    on {place.host}"
+    return f"{shlex.quote(place.python)} -m pip install {shlex.quote(package)}{on}"
 
 
 def _no_file(path: str, place: Place) -> Absent:

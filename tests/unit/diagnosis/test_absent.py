@@ -118,6 +118,25 @@ def test_an_import_that_another_error_hides_is_found_in_the_traceback() -> None:
     assert absent_of("ValueError: no", trace, None, HERE) is None
 
 
+@pytest.mark.parametrize(
+    ("said", "package"),
+    [
+        ("The Trainer requires `accelerate>=1.1.0`: Please run `pip install transformers[torch]`",
+         "'transformers[torch]'"),
+        ("This needs it: pip install -U 'bitsandbytes>=0.43.1'.", "'bitsandbytes>=0.43.1'"),
+        ("requires the protobuf library. Try: pip install protobuf.", "protobuf"),
+    ],
+)  # fmt: skip
+def test_a_package_that_an_import_asks_for_by_itself_is_told_for_the_right_interpreter(
+    said: str, package: str
+) -> None:
+    absent = absent_of(f"ImportError: {said}", "", None, HERE)
+
+    assert absent is not None
+    assert absent.fix == (f"/home/me/venv/bin/python -m pip install {package}    on laptop",)
+    assert absent_of(f"ValueError: {said}", "", None, HERE) is None
+
+
 def test_a_part_of_the_programs_own_package_is_not_looked_for_at_an_index() -> None:
     own = replace(HERE, names=("model", "train.py"))
 
