@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.agent.job_acts import launch, no_job_left
 
 from yoked.cli.commands import train
 from yoked.cli.flags import JobFlags, check_run_name
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError, HostError, UsageError
-from yoked.fleet.model import Host
+from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd
 from yoked.launch.following import Reconnect
 from yoked.launch.handle import RunHandle
@@ -299,6 +300,31 @@ def test_a_run_of_another_controller_is_looked_for_on_its_host(
     (here / "runs" / "day").mkdir(parents=True)
 
     assert train._known_to_hosts_alone(TrainConfig(run=run, resume=resume)) is alone
+
+
+def test_the_run_that_hosts_began_last_goes_on_where_none_is_named(
+    here: Path, host: AgentClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was fetched once; the one that hosts began since has no folder here.
+    (here / "runs" / "old").mkdir(parents=True)
+    (here / "runs" / "old" / "run.json").write_text("{}")
+    fleet = Fleet("here", (Host(HERE),), here / "yoked.toml")
+    with no_job_left():
+        launch(host, here / "state", "pass", run="old", trains="old")
+        launch(host, here / "state", "pass", run="night", trains="night")
+        launch(host, here / "state", "pass", run="alone", trains="alone", run_dir=str(here))
+        launch(host, here / "state", "pass", run="program")
+    asked: list[str | None] = []
+
+    def train_nothing(config: TrainConfig, *_: Any, **__: Any) -> Any:
+        asked.append(config.run)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(train_fleet, "train_fleet", train_nothing)
+    with pytest.raises(UsageError, match="enough"):
+        train.run_on_fleet(TrainConfig(resume=True), fleet, JobFlags(), Output(json_mode=True))
+
+    assert asked == ["night"]
 
 
 def test_built_in_data_is_prepared_by_every_host_itself() -> None:
