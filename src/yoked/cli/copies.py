@@ -42,6 +42,8 @@ def with_newest_checkpoint(
     def bring(clients: Mapping[str, AgentClient], progress: StageProgress) -> None:
         from yoked.workflows.fetching import fetch_run
 
+        if run is None:
+            _tell_newer(clients, folder, output)
         progress.doing(f"asking for {wanted} of {folder.name}")
         fetched = fetch_run(
             clients,
@@ -84,6 +86,8 @@ def with_newest_lines(run: str | None, runs_dir: Path, output: Output) -> Path:
     def bring(clients: Mapping[str, AgentClient], progress: StageProgress) -> None:
         from yoked.workflows.fetching import fetch_lines
 
+        if run is None:
+            _tell_newer(clients, folder, output)
         progress.doing(f"asking for the newest lines of {folder.name}")
         fetch_lines(clients, folder, note=output.note)
 
@@ -103,6 +107,16 @@ def _fleet_file(run: str | None, folder: Path) -> Path | None:
     run: as it was named.
     """
     return None if run and Path(run).is_dir() else copied_from(folder)
+
+
+def _tell_newer(clients: Mapping[str, AgentClient], folder: Path, output: Output) -> None:
+    """Note a run that these hosts began later, and that is not here."""
+    from yoked.launch.registry import collect, newest_training
+
+    records, _ = collect(clients)
+    newest = newest_training(records)
+    if newest is not None and not (folder.parent / newest).exists():
+        output.note(f"run {newest} is newer, and not here: yoked fetch {newest}")
 
 
 def _with_hosts(

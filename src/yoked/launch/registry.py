@@ -317,6 +317,17 @@ def newest_starts(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
+def newest_training(records: Iterable[Record]) -> str | None:
+    """The run of `yoked train` that hosts of a fleet began last, and that goes on or can be
+    resumed; None: none. records: theirs.
+    """
+    for record in newest_starts(records):
+        # One of this machine alone is no fleet's, though it may be a host of it.
+        if record.trains and record.run_dir is None and (record.active or record.may_resume):
+            return record.name
+    return None
+
+
 def pick(records: Iterable[Record], named: str | None) -> Record:
     """The run of a name; None: the newest that runs, else the newest. Raises UsageError.
 

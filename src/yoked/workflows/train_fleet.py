@@ -21,7 +21,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts, reconnecting
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
-from yoked.launch.registry import Record, newest_starts
+from yoked.launch.registry import Record, newest_training
 from yoked.launch.start import JobRequest, NodePlan, OnFault
 from yoked.remote.client import host_wrote
 from yoked.runs import mark_copy, require_new
@@ -150,16 +150,13 @@ def train_fleet(
     return job, results[0] if results else None
 
 
-def newest_training(fleet: Fleet, note: Callable[[str], None]) -> str | None:
+def newest_run(fleet: Fleet, note: Callable[[str], None]) -> str | None:
     """The run of `yoked train` that hosts of a fleet began last, whoever started it; None: none.
 
     note: told of hosts that do not answer.
     """
     with reach_hosts(fleet, note) as hosts:
-        records = newest_starts(hosts.records())
-    # One of this machine alone is no fleet's, though it may be a host of it.
-    runs = (record.name for record in records if record.trains and record.run_dir is None)
-    return next(runs, None)
+        return newest_training(hosts.records())
 
 
 def train_request(config: TrainConfig, folder: Path, **more: Any) -> JobRequest:

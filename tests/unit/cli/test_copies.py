@@ -11,11 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from tests.unit.agent.job_acts import launch, no_job_left
 
 from yoked.cli import copies, sampling
 from yoked.cli.commands import fetch
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError
+from yoked.fleet.model import HERE
+from yoked.remote.transport import connect_here
 from yoked.runs import copied_from, find_run
 from yoked.train import sample
 from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
@@ -91,6 +94,24 @@ def test_a_checkpoint_that_is_here_is_not_fetched_again(there: Path, said: Said)
     copies.with_newest_checkpoint(None, Path("runs"), "latest", said.output)
 
     assert said.text == ""
+
+
+def test_a_run_that_hosts_began_later_is_named_where_none_was(there: Path, said: Said) -> None:
+    fetch.command("night")
+    with no_job_left(), connect_here(HERE) as agent:
+        launch(agent, there.parents[1], "pass", run="night", trains="night")
+        copies.with_newest_checkpoint(None, Path("runs"), "latest", said.output)
+        alone = said.text
+        launch(agent, there.parents[1], "pass", run="later", trains="later")
+        (there.parent / "later").mkdir()
+        (there.parent / "later" / "run.json").write_text("{}")
+        launch(agent, there.parents[1], "pass", run="failed", trains="failed")
+        copies.with_newest_checkpoint("night", Path("runs"), "latest", said.output)
+        named = said.text
+        copies.with_newest_checkpoint(None, Path("runs"), "latest", said.output)
+
+    assert alone == named == ""
+    assert said.text == "note: run later is newer, and not here: yoked fetch later"
 
 
 def test_a_folder_that_is_named_is_taken_as_it_is(there: Path, said: Said) -> None:

@@ -314,6 +314,10 @@ def test_the_run_that_hosts_began_last_goes_on_where_none_is_named(
         launch(host, here / "state", "pass", run="night", trains="night")
         launch(host, here / "state", "pass", run="alone", trains="alone", run_dir=str(here))
         launch(host, here / "state", "pass", run="program")
+        launch(host, here / "state", "pass", run="failed", trains="failed")
+    for begun in ("old", "night"):
+        (here / "state" / "runs" / begun).mkdir(parents=True)
+        (here / "state" / "runs" / begun / "run.json").write_text("{}")
     asked: list[str | None] = []
 
     def train_nothing(config: TrainConfig, *_: Any, **__: Any) -> Any:

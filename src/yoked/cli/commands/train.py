@@ -79,13 +79,13 @@ def named_fleet(flags: JobFlags) -> Fleet | None:
 
 def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output) -> int:
     """Train on the hosts of a fleet and report; returns the exit status."""
-    from yoked.workflows.train_fleet import newest_training, train_fleet
+    from yoked.workflows.train_fleet import newest_run, train_fleet
 
     for note in config.notes:
         output.note(note)
     output.note(f"the hosts of {fleet.path}; --fleet . trains on this machine alone")
     # A run that was left to its hosts has no folder here, and may be newer than all that have.
-    if config.goes_on and config.run is None and (run := newest_training(fleet, output.note)):
+    if config.goes_on and config.run is None and (run := newest_run(fleet, output.note)):
         output.note(f"run {run} is the newest of these hosts")
         config = dataclasses.replace(config, run=run)
     # Ranks are the hosts' own matter, those of an earlier start too.
