@@ -301,6 +301,8 @@ def test_a_failed_rank_is_started_again_where_restarts_are_left(
     stdout, stderr = started.communicate(timeout=DEADLINE_S)
 
     assert started.returncode == 0, stderr
-    assert json.loads(stdout)["state"] == "finished"
+    result = json.loads(stdout)
+    assert result["state"] == "finished"
+    assert [line.split(" on ")[0] for line in result["restarts"]] == ["attempt 1 failed: rank 1"]
     (restart,) = [line for line in stderr.splitlines() if "attempt 2" in line]
     assert "run r failed: rank 1 on " in restart

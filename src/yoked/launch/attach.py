@@ -114,11 +114,16 @@ class JobEnd:
                 lines.append(f"at {failure['at']}")
             if failure.get("last_lines"):
                 lines += ["its last lines:", *(f"  {line}" for line in failure["last_lines"])]
-        earlier = [
+        return lines + self.restarts
+
+    @property
+    def restarts(self) -> list[str]:
+        """Why it was started again, of the last times a line each."""
+        lines = [
             f"attempt {attempt + 1} failed: {headline(cause)}"
             for attempt, cause in self.record.earlier.items()
         ]
-        return lines + earlier[-_EARLIER_SHOWN:]
+        return lines[-_EARLIER_SHOWN:]
 
     def next_commands(self, fleet_flag: str) -> list[str]:
         """What to do now. fleet_flag: what a command line about the run's hosts ends with."""

@@ -138,6 +138,8 @@ def run_here(
         result = JobFolder(jobs_root() / job).read(f"errors/{end.attempt}/result.json")
         went_well = bool(result) and end.state in ("finished", "interrupted")
         problem = None if went_well else explain(run, end)
+        if went_well and end.restarts:
+            result["restarts"] = end.restarts
         if _leaves_no_trace(run, problem):
             _call(client, "job_remove", run=job, launch_id=end.record.launch_id)
     if problem is not None:

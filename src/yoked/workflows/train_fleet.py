@@ -316,4 +316,5 @@ def _bring_home(
             fix=(*end.record.go_on(fleet_flag), f"yoked logs {job.started.run}{fleet_flag}"),
         )
     result |= {"run": config.run, "dir": str(config.runs_dir / config.run)}
-    return {**result, "start_s": dict(job.started.took_s)}
+    restarts = {"restarts": end.restarts} if end.restarts else {}
+    return {**result, **restarts, "start_s": dict(job.started.took_s)}

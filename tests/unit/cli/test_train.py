@@ -87,6 +87,14 @@ def test_people_get_verdict_evidence_and_next_command(snapshot: SnapshotAssertio
     assert "next: yoked sample r" in said
 
 
+def test_a_run_that_was_started_again_says_why_at_its_end() -> None:
+    why = "attempt 1 failed: rank 1 on pi: killed by SIGKILL"
+
+    _, said = run(TrainConfig(run="r"), Trainer(restarts=[why]))
+
+    assert why in said
+
+
 def test_programs_get_the_promised_keys_in_one_object() -> None:
     status, said = run(TrainConfig(run="r"), Trainer(), json_mode=True)
 

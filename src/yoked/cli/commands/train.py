@@ -291,6 +291,7 @@ def _evidence(result: Result) -> list[str]:
         lines.append(f"first step  {format_duration(first_step_s)}")
     if result.get("bytes_sent_per_step"):
         lines.append(f"sent        {format_bytes(result['bytes_sent_per_step'])} a step")
+    lines += [f"restarted   {line}" for line in result.get("restarts", ())]
     if (plot := result.get("plot")) is not None:
         lines.append(f"loss curve  {plot}")
     return lines
