@@ -266,7 +266,7 @@ FAULTS: Mapping[str, Fault] = {
         "recognised; and on macOS Gloo's transport does not connect to Linux's",
         (
             "yoked train --fleet .    there trains on it alone",
-            "leave it out of yoked.toml: it can start, follow and stop runs of other hosts",
+            "leave it out of the fleet's file: it can start, follow and stop runs of other hosts",
         ),
     ),
     "odd-answer": Fault(
@@ -322,8 +322,8 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "python-missing": Fault(
         HostError,
-        "{host}: there is no {python}, which yoked.toml names as its python",
-        ("mend `python` of {host} in yoked.toml, or remove it: yoked install --host {host}",),
+        "{host}: there is no {python}, which the fleet's file names as its python",
+        ("mend `python` of {host} in the fleet's file, or remove it: yoked install --host {host}",),
     ),
     "python-silent": Fault(
         HostError,
@@ -378,7 +378,7 @@ FAULTS: Mapping[str, Fault] = {
     "wheels-unknown": Fault(
         HostError,
         "which wheels fit {system} with {libc} is not known",
-        ("make an environment there by hand, and name its python in yoked.toml",),
+        ("make an environment there by hand, and name its python in the fleet's file",),
     ),
     "write-failed": Fault(
         HostError,

@@ -49,7 +49,7 @@ def links_lines(examination: Examination, width: int) -> list[str]:
         # Too many hosts for a matrix here: a line for each link.
         lines = table(["from", "to", "link"], [[*pair, cell] for pair, cell in cells.items()])
     if over := sorted(_tunnels(examination)):
-        told = f"over {listed(over)}, as yoked.toml has it: a VPN encrypts on one core"
+        told = f"over {listed(over)}, as the fleet's file has it: a VPN encrypts on one core"
         lines += textwrap.wrap(told, width, subsequent_indent="  ")
     used = [word for word in _MEANINGS if any(word in cell for cell in cells.values())]
     for word in used:

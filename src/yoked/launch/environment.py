@@ -137,12 +137,12 @@ def _get_torch(host: Host, wanted: str | None) -> tuple[str, ...]:
     """How a host comes by torch. wanted: the version of the first host, if it has one."""
     install = f"yoked install --host {host.name}"
     if host.python is None:
-        return (install, f"or name another `python` for {host.name} in yoked.toml")
+        return (install, f"or name another `python` for {host.name} in the fleet's file")
     # What yoked.toml names is the person's own: `yoked install` leaves it as it is.
     package = _MUST_AGREE if wanted is None else f"{_MUST_AGREE}=={public_version(wanted)}"
     return (
         f"{path_word(host.python)} -m pip install {quoted(package)}    on {host.name}",
-        f"or remove `python` of {host.name} from yoked.toml, and run `{install}`",
+        f"or remove `python` of {host.name} from the fleet's file, and run `{install}`",
     )
 
 

@@ -24,8 +24,8 @@ _WHY = {
 }
 _WHY_INDEX = ("--index-url", "--extra-index-url", "--no-index", "--find-links", "--trusted-host")
 _MORE = (
-    "leave it out of the file; in an environment of your own, which `python` of yoked.toml names, "
-    "pip does as you say"
+    "leave it out of the file; in an environment of your own, which `python` of the fleet's file "
+    "names, pip does as you say"
 )
 
 

@@ -170,7 +170,7 @@ class Tree:
             said.append(
                 f"left here by git's rules: {more}{plural(self.left.files, 'file')} "
                 f"({format_bytes(self.left.size_bytes)}), the largest {_named(self.left.largest)}; "
-                "--include PATTERN, or include below [files] in yoked.toml, sends them too"
+                "--include PATTERN, or include below [files] in the fleet's file, sends them too"
             )
         if self.left.far:
             names = listed(map(one_line, self.left.far))

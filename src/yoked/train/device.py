@@ -43,7 +43,8 @@ def pick_device(device_type: str, local_rank: int) -> torch.device:
                 f"there are {count}",
                 fix="--device-type=cpu, or a PyTorch build with CUDA and a GPU for each rank"
                 if said in ("auto", "cuda")
-                else f"change device = {said!r} of this host in yoked.toml, or leave the flag out",
+                else f"change device = {said!r} of this host in the fleet's file, or leave the "
+                "flag out",
             )
         return torch.device("cuda", local_rank)
     if device_type == "mps" and not torch.backends.mps.is_available():

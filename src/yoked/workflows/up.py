@@ -152,13 +152,13 @@ class InitStep:
 
     site: Site
     name: str = "init"
-    purpose: str = "find out how the hosts reach each other, and write yoked.toml"
+    purpose: str = "find out how the hosts reach each other, and write the fleet's file"
 
     def check(self) -> Standing:
         """Whether the file is of these hosts, and complete."""
         site, path = self.site, self.site.path
         if site.is_alone:
-            return Standing("done", "this machine alone, which needs no yoked.toml")
+            return Standing("done", "this machine alone, which needs no fleet's file")
         if not path.is_file():
             return Standing("due", f"write {path} for {', '.join(site.names)}")
         fleet, there = site.fleet, load_fleet(path)

@@ -117,16 +117,20 @@ def test_what_a_file_asks_for_besides_is_brought_by_the_same_file() -> None:
     install.report(
         {"desk": made, "laptop": replace(made, state="named", differences=both), ".": here},
         Output(json_mode=True, stdout=stream),
-        files=(file,),
+        " --fleet home.toml",
+        (file,),
     )
 
     fixes = [host["fix"] for host in json.loads(stream.getvalue())["hosts"]]
     again = "yoked install -r 'my needs.txt' --host"
     assert fixes == [
-        [f"{again} desk"],
+        [f"{again} desk --fleet home.toml"],
         [
             "/envs/1/bin/python -m pip install 'peft>=0.14' torch==2.13.0    on laptop",
-            f"or remove `python` of laptop from yoked.toml, then {again} laptop",
+            (
+                f"or remove `python` of laptop from the fleet's file, then {again} laptop "
+                "--fleet home.toml"
+            ),
         ],
         ["/own/bin/python -m pip install -r 'my needs.txt'"],
     ]

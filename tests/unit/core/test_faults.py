@@ -37,6 +37,12 @@ def test_every_code_is_raised_somewhere() -> None:
     assert {code for code, _ in raised()} == set(FAULTS)
 
 
+def test_the_fleets_file_is_not_called_by_a_name_that_it_need_not_have() -> None:
+    texts = [text for each in FAULTS.values() for text in (each.what, *each.fix)]
+
+    assert [text for text in texts if "yoked.toml" in text] == []
+
+
 def test_codes_are_few_enough_to_branch_on() -> None:
     assert len(FAULTS) <= 60
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.unit.doctor.test_checks_found import CASES
 
+from yoked.doctor.catalog import CHECKS
 from yoked.doctor.causes import findings_of
 from yoked.records.examination import Finding
 
@@ -45,6 +46,10 @@ def lines(finding: Finding) -> Iterator[str]:
 
 def test_findings_are_those_of_the_golden_file() -> None:
     assert rendered() == GOLDEN.read_text(encoding="utf-8"), "make golden, and read the diff"
+
+
+def test_the_fleets_file_is_not_called_by_a_name_that_it_need_not_have() -> None:
+    assert [each.code for each in CHECKS if "yoked.toml" in f"{each.saw} {each.why}"] == []
 
 
 if __name__ == "__main__":

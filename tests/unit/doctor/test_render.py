@@ -209,7 +209,7 @@ def test_links_are_listed_where_a_matrix_is_too_wide() -> None:
 def test_a_vpn_is_named_below_the_matrix() -> None:
     lines = link_matrix.links_lines(vpn_meant(), 98)
 
-    assert lines[-1] == "over tailscale0, as yoked.toml has it: a VPN encrypts on one core"
+    assert lines[-1] == "over tailscale0, as the fleet's file has it: a VPN encrypts on one core"
 
 
 def test_a_machine_alone_has_no_links() -> None:

@@ -235,11 +235,13 @@ def report(
         if not isinstance(each, YokedError) and not each.differences
     ]
     all_good = len(good) == len(found)
-    evidence = [line for name, each in found.items() for line in _lines(name, each, files)]
+    evidence = [
+        line for name, each in found.items() for line in _lines(name, each, files, fleet_flag)
+    ]
     output.result(
         {
             "ok": all_good,
-            "hosts": [_payload(name, each, files) for name, each in found.items()],
+            "hosts": [_payload(name, each, files, fleet_flag) for name, each in found.items()],
         },
         verdict=f"{len(good)} of {len(found)} hosts can train with the versions that are here",
         evidence=evidence,
@@ -248,7 +250,9 @@ def report(
     return 0 if all_good else 1
 
 
-def _lines(name: str, each: HostEnvironment | YokedError, files: Sequence[Path]) -> list[str]:
+def _lines(
+    name: str, each: HostEnvironment | YokedError, files: Sequence[Path], fleet_flag: str
+) -> list[str]:
     if isinstance(each, YokedError):
         first, *rest = each.what.splitlines()
         return [
@@ -261,20 +265,20 @@ def _lines(name: str, each: HostEnvironment | YokedError, files: Sequence[Path])
     lines += [f"{'':<21} {each}" for each in each.differences[:_SHOWN_DIFFERENCES]]
     if len(each.differences) > _SHOWN_DIFFERENCES:
         lines.append(f"{'':<21} and {len(each.differences) - _SHOWN_DIFFERENCES} more")
-    return [*lines, *(f"{'':<21} fix: {line}" for line in _fix(name, each, files))]
+    return [*lines, *(f"{'':<21} fix: {line}" for line in _fix(name, each, files, fleet_flag))]
 
 
-def _fix(name: str, each: HostEnvironment, files: Sequence[Path]) -> list[str]:
+def _fix(name: str, each: HostEnvironment, files: Sequence[Path], fleet_flag: str) -> list[str]:
     if not each.differences:
         return []
     words = [word for file in files for word in ("-r", str(file))]
     if name == HERE and files:
         # It is the person's own, and the file is here.
         return [shlex.join([each.python, "-m", "pip", "install", *words])]
-    install = shlex.join(["yoked", "install", *words, "--host", name])
+    install = shlex.join(["yoked", "install", *words, "--host", name]) + fleet_flag
     if each.state != "named":
         return [install]
-    ours = f"remove `python` of {name} from yoked.toml, then {install}"
+    ours = f"remove `python` of {name} from the fleet's file, then {install}"
     if not files:
         return [ours]
     packages = [f"{one.package}{_specifier(one.wanted)}" for one in each.differences]
@@ -288,7 +292,7 @@ def _specifier(wanted: str) -> str:
 
 
 def _payload(
-    name: str, each: HostEnvironment | YokedError, files: Sequence[Path]
+    name: str, each: HostEnvironment | YokedError, files: Sequence[Path], fleet_flag: str
 ) -> dict[str, Any]:
     if isinstance(each, YokedError):
         return {"name": name, "state": "failed", "what": each.what, "fix": list(each.fix)}
@@ -299,5 +303,5 @@ def _payload(
         "python_version": each.python_version,
         "torch_build": each.torch_build,
         "differences": [dataclasses.asdict(one) for one in each.differences],
-        "fix": _fix(name, each, files),
+        "fix": _fix(name, each, files, fleet_flag),
     }

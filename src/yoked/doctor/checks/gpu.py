@@ -8,7 +8,7 @@ from typing import Any
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import asked_device, gpus_that_train, mapping, part
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.fleet import edit_entry
+from yoked.doctor.repairs.fleet import edit_entry, fleet_file
 from yoked.doctor.repairs.packages import get_torch
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.doctor.repairs.system import install_headers, join_gpu_groups
@@ -34,7 +34,7 @@ def _device(host: HostSeen) -> str:
     question="Is the device of yoked.toml there?",
     reads=("facts",),
     severity="error",
-    saw='yoked.toml has device = "{device}" for {host}: {what}',
+    saw='the fleet\'s file has device = "{device}" for {host}: {what}',
     why="a rank there ends with `Torch not compiled with CUDA enabled` or `No CUDA GPUs are "
     "available`",
     symptom="`AssertionError: Torch not compiled with CUDA enabled`, `RuntimeError: No "
@@ -288,8 +288,8 @@ def gpu_integrated(seen: Examination) -> Iterator[Match]:
         take_cpu = (
             edit_entry(seen, host.name, 's/^device *=.*/device = "cpu"/')
             if named
-            else by_hand("", 'write `device = "cpu"` into the entry of {name} in yoked.toml',
-                         name=host.name)
+            else by_hand("", 'write `device = "cpu"` into the entry of {name} in {file}',
+                         name=host.name, file=fleet_file(seen))
         )  # fmt: skip
         yield Match(host.name, take_cpu, name=gpus[0].get("name"))
 

@@ -68,7 +68,7 @@ def _named(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
     question="Is the interface of yoked.toml there on every host?",
     reads=("interfaces", "health.links"),
     severity="error",
-    saw="{host} has no interface {wanted}, which yoked.toml names; it has {present:list}",
+    saw="{host} has no interface {wanted}, which the fleet's file names; it has {present:list}",
     why="the run would have no address there",
     symptom="`RuntimeError: [enforce fail at .../tcp/device.cc] ifa != nullptr. Unable to "
     "find address for: enp4s0`.",
@@ -210,7 +210,7 @@ _PRIVATE = {
     question="Is that interface one that leads to other hosts?",
     reads=("interfaces",),
     severity="error",
-    saw="yoked.toml has {values:list}",
+    saw="the fleet's file has {values:list}",
     why="the peers would dial their own containers, or nobody",
     symptom="Peers dial 172.17.0.1 or 127.0.0.1: `Connection refused`, or a rank that "
     "talks to itself and hangs.",

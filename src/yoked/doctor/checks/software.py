@@ -62,7 +62,7 @@ def reference(seen: Examination) -> str | None:
     question="Is the interpreter of yoked.toml there?",
     reads=("torch",),
     severity="error",
-    saw="there is no {python} on {host}, which yoked.toml names as its python",
+    saw="there is no {python} on {host}, which the fleet's file names as its python",
     why="no rank can start there; without that line, the environment of `yoked install` or "
     "the host's own python3 trains",
     symptom="`bash: /home/ada/venv/bin/python: No such file or directory`.",

@@ -86,7 +86,7 @@ def _say_its_address(it: _Unreached) -> tuple[Fix, ...]:
 
 def _wake(it: _Unreached) -> tuple[Fix, ...]:
     address = it.host.wanted.get("address")
-    known = shell_line(" (yoked.toml has {address})", address=address)
+    known = shell_line(" (the fleet's file has {address})", address=address)
     return (
         by_hand(
             it.host.name,

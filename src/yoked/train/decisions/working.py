@@ -155,7 +155,7 @@ def choose_working(question: WorkQuestion) -> Working:
         better = question.ranks[free.ranks[0]].host
         notes.append(
             f"{_adds_nothing(useless, free)}. {question.first_host} takes part because the run's "
-            f"folder is there: make {better} the first host in yoked.toml"
+            f"folder is there: make {better} the first host in the fleet's file"
         )
     elif useless:
         notes.append(f"{_adds_nothing(useless, free)}. --keep has {_them(useless)} take part")
