@@ -137,14 +137,13 @@ def _find(named: str | None, runs_dir: Path) -> Path:
             return candidate
     names = [run.name for run in runs]
     near = difflib.get_close_matches(named, names, n=1)
-    if near:
-        fix = [f"did you mean {near[0]}?"]
-    elif names:
-        fix = [f"runs in {runs_dir}: {_some(names)}"]
-    else:
-        fix = ["--runs-dir FOLDER    names another folder; yoked runs lists what hosts have"]
+    fix = [f"did you mean {near[0]}?"] if near else []
     if RUN_NAME.fullmatch(named):
         fix.append(f"yoked fetch {named}    brings it here, if it lies on a fleet's hosts")
+    if names and not near:
+        fix.append(f"runs in {runs_dir}: {_some(names)}")
+    elif not names:
+        fix.append("--runs-dir FOLDER    names another folder; yoked runs lists what hosts have")
     raise UsageError(f"there is no run {named!r} in {runs_dir}", fix=fix)
 
 

@@ -100,4 +100,5 @@ def test_a_folder_without_runs_is_answered_with_the_flag_that_names_another(tmp_
     with pytest.raises(UsageError) as problem:
         find_run("night", tmp_path / "elsewhere")
 
-    assert "--runs-dir" in problem.value.fix[0]
+    assert problem.value.fix[0].startswith("yoked fetch night ")
+    assert "--runs-dir" in problem.value.fix[1]
