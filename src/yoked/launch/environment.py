@@ -129,11 +129,11 @@ def check_versions(
             )
         else:
             continue
-        problems.append(VersionProblem(host.name, what, _get_torch(host, first)))
+        problems.append(VersionProblem(host.name, what, torch_fix(host, first)))
     return problems
 
 
-def _get_torch(host: Host, wanted: str | None) -> tuple[str, ...]:
+def torch_fix(host: Host, wanted: str | None) -> tuple[str, ...]:
     """How a host comes by torch. wanted: the version of the first host, if it has one."""
     install = f"yoked install --host {host.name}"
     if host.python is None:

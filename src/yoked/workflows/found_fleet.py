@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from yoked.errors import HostError, UsageError, YokedError
+from yoked.errors import FleetError, HostError, UsageError, YokedError
 from yoked.fleet.choose import Choice
 from yoked.fleet.discover import require_distinct, survey
-from yoked.fleet.file import format_fleet, load_fleet, read_fleet, write_fleet
+from yoked.fleet.file import FILE_NAME, format_fleet, load_fleet, read_fleet, write_fleet
 from yoked.fleet.model import Fleet, Host
 from yoked.fleet.trust import remember
 from yoked.records.rules import SSH_NAME
@@ -20,18 +20,23 @@ _MOST_HOSTS = 8
 
 
 def wanted_fleet(
-    names: Sequence[str], path: Path, ssh_config: Path | None, ranks: int | None
+    names: Sequence[str],
+    path: Path,
+    ssh_config: Path | None,
+    ranks: int | None,
+    besides: Sequence[Host] = (),
 ) -> Fleet:
     """The fleet as asked for, with what a person set in the file that is replaced.
 
-    names: none: the hosts of that file. Raises UsageError, and FleetError for a file with flaws.
+    names: none: the hosts of that file. besides: hosts as they are known where that file has none
+    of their names. Raises UsageError, and FleetError for a file with flaws.
     """
     old = load_fleet(path) if path.is_file() else Fleet("home", (), path)
     names = names or [each.name for each in old.hosts]
     if not names:
         raise UsageError("no host is named", fix="yoked init HOST...    `.` is this machine")
     _check(names, ranks, ssh_config)
-    known = {each.name: each for each in old.hosts}
+    known = {each.name: each for each in (*besides, *old.hosts)}
     hosts = []
     for name in names:
         before = known.get(name, Host(name))
@@ -43,6 +48,25 @@ def wanted_fleet(
     if ssh_config is None:
         return wanted
     return dataclasses.replace(wanted, ssh_config=ssh_config.absolute(), agreed=None)
+
+
+def hosts_of_lab(ssh_config: Path | None) -> tuple[Host, ...]:
+    """The hosts of the fleet that a lab wrote beside its ssh configuration; none where none did.
+
+    Their own python3 is this machine's, and need not have torch; that fleet names one that has.
+    """
+    if ssh_config is None or not ssh_config.is_file():
+        return ()
+    file = ssh_config.absolute().with_name(FILE_NAME)
+    if not file.is_file():
+        return ()
+    try:
+        fleet = load_fleet(file)
+    except FleetError:
+        # It has flaws, or is somebody's whom nobody trusts.
+        return ()
+    of_this = fleet.ssh_config is not None and fleet.ssh_config.samefile(ssh_config)
+    return fleet.hosts if of_this else ()
 
 
 def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from yoked.core.parallel import at_once
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import Fleet, Host
-from yoked.launch.environment import environment_python, host_versions
+from yoked.launch.environment import environment_python, host_versions, torch_fix
 from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.remote.client import AgentClient
 
@@ -22,7 +22,7 @@ _PACKAGES = ("torch", "yoked", "numpy")
 class Look:
     """A host as it is now. python: what trains there; versions: of its packages, None: missing.
 
-    no_python: why there is no interpreter that trains.
+    no_python: why there is no interpreter that trains; fix: what to do about that.
     """
 
     facts: Mapping[str, Any]
@@ -30,6 +30,7 @@ class Look:
     python: str | None
     versions: Mapping[str, str | None]
     no_python: str = ""
+    fix: tuple[str, ...] = ()
 
     @property
     def torch(self) -> str | None:
@@ -44,8 +45,22 @@ def look(host: Host, client: AgentClient) -> Look:
         python = environment_python(client, host)
         versions = host_versions(client, python, _PACKAGES).packages
     except HostError as problem:
-        return Look(facts, interfaces, None, {}, problem.what)
+        return Look(facts, interfaces, None, {}, problem.what, problem.fix)
     return Look(facts, interfaces, python, versions)
+
+
+def torch_lines(hosts: Sequence[Host], seen: Mapping[str, Look], flag: str) -> list[str]:
+    """What brings torch to the hosts that have none. flag: the fleet's, for lines of yoked's.
+
+    `yoked install` leaves an interpreter that the fleet's file names as it is.
+    """
+    wanted = next((each.torch for each in seen.values() if each.torch is not None), None)
+    lacking = [host for host in hosts if host.name in seen and seen[host.name].torch is None]
+    lines = [f"yoked install{flag}"] if any(host.python is None for host in lacking) else []
+    for host in lacking:
+        if host.python is not None:
+            lines += seen[host.name].fix or torch_fix(host, wanted)
+    return lines
 
 
 def reach_quietly(fleet: Fleet) -> AbstractContextManager[Hosts]:

@@ -15,7 +15,8 @@ from yoked.errors import HostError, UsageError
 from yoked.fleet.choose import Choice
 from yoked.fleet.file import load_fleet
 from yoked.fleet.model import Host
-from yoked.workflows.looks import Look, cores_text, gpus_text
+from yoked.launch.environment import torch_fix
+from yoked.workflows.looks import Look, cores_text, gpus_text, torch_lines
 
 FACTS: dict[str, Any] = {
     "hostname": "tower",
@@ -88,6 +89,26 @@ def test_cores_are_told_in_short(cores: int, fast: int, usable: int, text: str) 
 def test_gpus_of_one_kind_are_counted() -> None:
     assert gpus_text([]) == "none"
     assert gpus_text([{"name": "T4"}, {"name": "A2"}, {"name": "T4"}]) == "2 x T4, A2"
+
+
+def test_a_host_whose_python_the_file_names_is_not_told_to_be_installed_on() -> None:
+    own = Host("laptop", python="/opt/venv/bin/python")
+    gone = Host("mini", python="/gone/python")
+    fleet = [Host("i9"), own, gone, Host("attic")]
+    found = {
+        "i9": seen(),
+        "laptop": Look(FACTS, [ETH0], "/opt/venv/bin/python", {"torch": None}),
+        "mini": Look(FACTS, [ETH0], None, {}, "mini: there is no /gone/python", ("mend it",)),
+    }
+
+    named = torch_lines(fleet, found, " --fleet home.toml")
+    attic = Look(FACTS, [ETH0], None, {}, "attic: no Python there has torch")
+    with_attic = torch_lines(fleet, {**found, "attic": attic}, " --fleet home.toml")
+
+    assert named == [*torch_fix(own, "2.13.0"), "mend it"]
+    assert named[0] == "/opt/venv/bin/python -m pip install torch==2.13.0    on laptop"
+    assert with_attic == ["yoked install --fleet home.toml", *named]
+    assert torch_lines(fleet, {"i9": seen()}, "") == []
 
 
 def test_init_shows_the_link_that_was_proved() -> None:

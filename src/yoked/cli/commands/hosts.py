@@ -14,7 +14,15 @@ from yoked.fleet.file import open_fleet
 from yoked.fleet.model import Fleet, Host
 from yoked.table import table
 from yoked.units import format_bit_per_s, format_bytes
-from yoked.workflows.looks import Look, ask_all, cores_text, gpus_text, look, reach_quietly
+from yoked.workflows.looks import (
+    Look,
+    ask_all,
+    cores_text,
+    gpus_text,
+    look,
+    reach_quietly,
+    torch_lines,
+)
 
 _FACTS = ("host", "CPU", "cores", "memory", "GPU", "torch")
 
@@ -38,14 +46,14 @@ def command(*, fleet: FleetFile = None, json_output: JsonFlag = False) -> int:
         },
         verdict=f"fleet {wanted.name}: {len(there)} of {len(seen)} hosts are up",
         evidence=hosts_lines(wanted.hosts, seen),
-        next_commands=_next(wanted, list(there.values())),
+        next_commands=_next(wanted, there),
     )
     return 0 if len(there) == len(seen) else 1
 
 
-def _next(fleet: Fleet, there: Sequence[Look]) -> list[str]:
-    if any(each.torch is None for each in there):
-        return [f"yoked install{fleet.flag}"]
+def _next(fleet: Fleet, there: Mapping[str, Look]) -> list[str]:
+    if lines := torch_lines(fleet.hosts, there, fleet.flag):
+        return lines
     if len(fleet.hosts) > 1 and any(host.interface is None for host in fleet.hosts):
         return [f"yoked init --force{fleet.flag}    finds out which interfaces they can use"]
     return []

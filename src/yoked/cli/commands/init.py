@@ -8,12 +8,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from yoked.cli.commands.hosts import init_lines, payload
-from yoked.cli.flags import JsonFlag
+from yoked.cli.flags import JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.fleet.file import require_free
 from yoked.units import plural
-from yoked.workflows.found_fleet import look_at, wanted_fleet
+from yoked.workflows.found_fleet import hosts_of_lab, look_at, wanted_fleet
+from yoked.workflows.looks import torch_lines
 
 
 def command(
@@ -30,7 +31,11 @@ def command(
         ),
     ] = False,
     ssh_config: Annotated[
-        Path | None, Parameter(help="A file instead of ~/.ssh/config, also for later commands.")
+        Path | None,
+        Parameter(
+            help="A file instead of ~/.ssh/config, also for later commands. Of a lab's, hosts keep "
+            "the python that its yoked.toml names.",
+        ),
     ] = None,
     ranks: Annotated[
         int | None,
@@ -44,10 +49,10 @@ def command(
     """
     output = Output(json_mode=json_output)
     require_free(fleet, force=force)
-    found = look_at(wanted_fleet(host, fleet, ssh_config, ranks))
+    found = look_at(wanted_fleet(host, fleet, ssh_config, ranks, hosts_of_lab(ssh_config)))
     kept = found.write(force=force)
     hosts, seen, choices = found.fleet.hosts, found.seen, found.choices
-    missing = any(each.torch is None for each in seen.values())
+    flag = same_fleet(fleet)
     if kept is not None:
         output.note(f"the file that was there is {kept} now")
     for name, each in seen.items():
@@ -61,6 +66,6 @@ def command(
         verdict=f"{fleet}: {plural(len(hosts), 'host')}"
         + (", every pair of them reached with traffic" if choices else ""),
         evidence=init_lines(hosts, seen, choices),
-        next_commands=[f"yoked {'install' if missing else 'train'} --fleet {fleet}"],
+        next_commands=torch_lines(hosts, seen, flag) or [f"yoked train{flag}"],
     )
     return 0
