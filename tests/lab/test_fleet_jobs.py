@@ -47,6 +47,18 @@ for number in range(int(sys.argv[1])):
 """
 
 
+# Reads what was pushed and what was included, and writes what is to come home.
+WRITES = """
+import os, pathlib
+rank = os.environ["RANK"]
+pathlib.Path("out").mkdir(exist_ok=True)
+rows = pathlib.Path(os.environ["YOKED_DATA_MY_ROWS"], "rows.txt").read_text()
+weights = pathlib.Path("weights.bin").read_text()
+pathlib.Path(f"out/{rank}.txt").write_text(f"rank {rank}: {rows}, {weights}")
+pathlib.Path("out/link").symlink_to("/etc/passwd")
+"""
+
+
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     with new_lab("two-hosts-1gbe") as lab:
@@ -151,6 +163,52 @@ def test_the_rank_that_failed_first_is_shown_and_all_hosts_are_free(
     assert again.returncode == 1
     assert "taken" in again.stderr
     assert "--run NAME" in again.stderr
+
+
+def test_data_and_ignored_files_reach_all_hosts_and_what_they_write_comes_home(
+    lab: Lab, tmp_path: Path
+) -> None:
+    fleet = ["--fleet", str(lab.fleet_file)]
+    program, rows = tmp_path / "program", tmp_path / "my rows"
+    for folder in (program, rows):
+        folder.mkdir()
+    (rows / "rows.txt").write_text("7 rows")
+    (program / "writes.py").write_text(WRITES)
+    (program / ".gitignore").write_text("*.bin\n")
+    (program / "weights.bin").write_text("weights")
+    (program / "large.bin").write_bytes(bytes(3_000_000))
+
+    pushed = [yoked(program, "push", str(rows), *fleet, "--json") for _ in range(2)]
+    words = ("--include=weights.bin", "--outputs=out/", "--run=writes")
+    done = yoked(program, "run", *fleet, *words, "--json", "--", "writes.py")
+
+    sent = [
+        [
+            host["sent_bytes"]
+            for host in conforms("push", json.loads(each.stdout))["data"][0]["hosts"]
+        ]
+        for each in pushed
+    ]
+    assert sent == [[6, 6], [0, 0]], pushed[0].stderr
+    assert done.returncode == 0, done.stderr
+    assert "left here by git's rules: 1 file (3.00 MB), the largest large.bin" in done.stderr
+    assert "outputs (out/) lie in " in done.stderr
+    result = conforms("run", json.loads(done.stdout))
+    assert [host["files"] for host in result["outputs"]["hosts"]] == [["out/0.txt"], ["out/1.txt"]]
+    home = program / "runs/writes/outputs"
+    assert (home / "alpha/out/0.txt").read_text() == "rank 0: 7 rows, weights"
+    assert (home / "beta/out/1.txt").read_text() == "rank 1: 7 rows, weights"
+    assert not list(home.rglob("link"))
+
+    # From another controller, which knows nothing but the fleet.
+    fetched = yoked(rows, "fetch", "writes", *fleet, "--json")
+    again = yoked(rows, "fetch", "writes", *fleet, "--json")
+    cleaned = yoked(rows, "clean", "writes", *fleet)
+
+    assert conforms("fetch", json.loads(fetched.stdout))["bytes"] == 46, fetched.stderr
+    assert json.loads(again.stdout)["bytes"] == 0
+    assert (rows / "runs/writes/outputs/beta/out/1.txt").is_file()
+    assert cleaned.stdout.count("with outputs (out/: 1 file, 23 B)") == 2, cleaned.stdout
 
 
 def test_a_training_that_goes_on_is_not_resumed_beside_itself(lab: Lab, tmp_path: Path) -> None:
