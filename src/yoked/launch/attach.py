@@ -346,7 +346,7 @@ class _Viewer:
             self._output.note(
                 f"run {name} {again}"
                 if cause is None
-                else f"run {name} failed: {headline(cause)}; it {again}"
+                else f"run {name} failed: {headline(cause).rstrip('.')}; it {again}"
             )
         text = part.data.decode(errors="replace")
         # Of a training a step is waited for.

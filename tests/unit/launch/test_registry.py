@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.agent.verdict import failed
 from yoked.errors import JobError, UsageError
 from yoked.launch.attach import JobEnd
-from yoked.launch.registry import Record, headline, join, newest_starts, pick
+from yoked.launch.registry import Record, fault_line, headline, join, newest_starts, pick
 
 NODES = [{"host": "i9", "address": "10.0.0.1", "ranks": 2}, {"host": "pi", "ranks": 3}]
 
@@ -75,6 +75,14 @@ def test_the_cause_is_a_ranks_before_a_launchers(snapshot: SnapshotAssertion) ->
 
     assert both.failure == killed
     assert headline(killed) == snapshot
+
+
+def test_this_machine_is_no_dot_in_a_sentence() -> None:
+    killed = {"host": ".", "rank": 1, "what": "killed by SIGKILL"}
+    fault = {"hosts": ["i9", "."], "rank": None, "evidence": ["the link is cut"]}
+
+    assert headline(killed) == "rank 1 on this machine: killed by SIGKILL"
+    assert fault_line(fault) == "i9 and this machine: the link is cut"
 
 
 def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
