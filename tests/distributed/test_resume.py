@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.distributed.conftest import UNDRAWN, YOKED
 
 from yoked.train.checkpoint import CheckpointStore
 
@@ -85,6 +88,23 @@ def test_a_resumed_run_computes_the_same_bits(lab: Any, done: list[float]) -> No
 
 
 @pytest.mark.slow
+def test_data_that_was_named_from_where_one_stood_is_found_from_another_folder(lab: Any) -> None:
+    data = os.path.relpath(lab.text, lab.root)
+    lab.train("moved", *lab.flags(data=data, num_iterations=4)).end()
+    (lab.root / "elsewhere").mkdir()
+    elsewhere = "import os; os.chdir('elsewhere'); " + UNDRAWN + YOKED
+    again = ["train", "--json", "--dry-run", f"--runs-dir={lab.runs}"]
+
+    resumed = lab.start(["-c", elsewhere, *again, "--run=moved", "--resume", "--num-iterations=8"])
+    repeated = lab.start(["-c", elsewhere, *again, f"--config={lab.runs / 'moved' / 'run.json'}"])
+
+    record = json.loads((lab.runs / "moved" / "run.json").read_text())
+    for started in (resumed, repeated):
+        ended = started.end()
+        assert ended.status == 0, ended.stderr
+        assert ended.json["data"]["fingerprint"] == record["data"]["fingerprint"]
+
+
 def test_saved_shares_give_way_to_the_ranks_of_a_resumed_run(lab: Any) -> None:
     assert lab.train("shared", *lab.flags(), "--shares=3:1", ranks=2).end().status == 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matc
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.config import TrainConfig
 from yoked.train.config_file import OF_THE_MODEL, as_it_began
+from yoked.train.data.prepare import lasting_source
 from yoked.train.data.rows import SampleStream
 from yoked.train.decisions.compute import configure_model
 from yoked.train.device import DTYPES
@@ -71,11 +72,22 @@ class RunOrigin:
         """Whether an earlier attempt has begun the run."""
         return self.attempt > 1
 
-    @property
-    def persistent_config(self) -> TrainConfig:
-        """The configuration without what is a matter of this start: what run.json keeps."""
-        return dataclasses.replace(
+    def persistent_config(self, hosts: Collection[str]) -> TrainConfig:
+        """The configuration without what is a matter of this start: what run.json keeps.
+
+        hosts: of all ranks. On one, its paths are kept such that the run can be resumed from any
+        folder; several may have the same files in different places, by the paths as given.
+        """
+        kept = dataclasses.replace(
             self.config, resume=False, resume_from_step=None, start_from=self.start_from
+        )
+        if len(set(hosts)) > 1:
+            return kept
+        tokenizer = kept.tokenizer
+        return dataclasses.replace(
+            kept,
+            data=lasting_source(kept.data),
+            tokenizer=None if tokenizer is None else tokenizer.expanduser().absolute(),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -217,9 +217,10 @@ class TrainingRun:
 
     def _describe(self) -> dict[str, Any]:
         plan = describe_run(self.setup, self.outlook)
+        hosts = [host["name"] for host in (*self.setup.hosts, *self.setup.idle_hosts)]
         return {
             "run": self.folder.name,
-            "config": self.origin.persistent_config.to_dict(),
+            "config": self.origin.persistent_config(hosts).to_dict(),
             "params": plan.params,
             "model": plan.model,
             "data": plan.data,

@@ -51,6 +51,20 @@ def test_what_a_device_decided_stays_on_another(tmp_path: Path) -> None:
     assert found.device_batch_size is None
 
 
+def test_paths_are_kept_such_that_a_run_can_be_resumed_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    origin = RunOrigin(TrainConfig(run="night", data="text", tokenizer=Path("tok")))
+
+    alone = origin.persistent_config(["laptop", "laptop"])
+    # Each host of several may have the text in another place, where its own rank stands.
+    together = origin.persistent_config(["laptop", "attic"])
+
+    assert (alone.data, alone.tokenizer) == (str(tmp_path / "text"), tmp_path / "tok")
+    assert (together.data, together.tokenizer) == ("text", Path("tok"))
+
+
 def test_another_length_is_worked_out_anew(tmp_path: Path) -> None:
     begun(tmp_path)
 

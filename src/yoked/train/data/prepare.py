@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from yoked.core.fs import HashingWriter, sync_path, write_json
 from yoked.errors import DataError, UsageError
 from yoked.paths import cache_root, private_folder
-from yoked.train.data.corpus import SPLITS, Corpus, Split, open_corpus
+from yoked.train.data.corpus import KNOWN, SPLITS, Corpus, Split, open_corpus
 from yoked.train.data.dataset import (
     DATASET_NAME,
     FORMAT,
@@ -86,7 +86,7 @@ def prepare(
     """
     _check_numbers(max_seq_len, vocab_size if tokenizer is None else None, packing)
     root, sink = cache or cache_root(), progress or NullProgress()
-    if os.sep not in source and (root / "data" / source / DATASET_NAME).is_file():
+    if _is_prepared(source, root):
         return _load_prepared(root / "data" / source, max_seq_len)
     if source.startswith(HUB):
         # It imports the hub's client, which takes half a second.
@@ -106,12 +106,23 @@ def prepare(
         with file_lock(root / "locks" / f"{label}.lock", sink) as beating:
             # Another process may have made it while this one waited for the lock.
             if not (folder / DATASET_NAME).exists():
-                work = _Preparation(source, corpus, chosen, inputs, folder)
+                work = _Preparation(lasting_source(source, root), corpus, chosen, inputs, folder)
                 work.run(root, beating, threads, shard_bytes)
     found = load_dataset(folder)
     # A kill right after the rename leaves the staging folder.
     shutil.rmtree(_staging(folder), ignore_errors=True)
     return found
+
+
+def lasting_source(source: str, cache: Path | None = None) -> str:
+    """What names the same data from any folder: a path is made absolute, a name stays."""
+    if source in KNOWN or source.startswith(HUB) or _is_prepared(source, cache or cache_root()):
+        return source
+    return str(Path(source).expanduser().absolute())
+
+
+def _is_prepared(source: str, cache: Path) -> bool:
+    return os.sep not in source and (cache / "data" / source / DATASET_NAME).is_file()
 
 
 def _load_prepared(folder: Path, max_seq_len: int) -> Dataset:

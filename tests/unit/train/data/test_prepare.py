@@ -20,7 +20,7 @@ from yoked.train.data import prepare as prepare_module
 from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.locks import file_lock
 from yoked.train.data.pack import Packing, PackStats, pack, piece_batches
-from yoked.train.data.prepare import entropy_nats, prepare
+from yoked.train.data.prepare import entropy_nats, lasting_source, prepare
 from yoked.train.data.verify import Verification
 from yoked.train.tokenizer import Tokenizer
 
@@ -452,6 +452,19 @@ def test_numbers_that_cannot_be_meant_are_refused_before_any_work(
     assert str(caught.value) == snapshot  # type: ignore[arg-type]
 
     assert not cache.exists()
+
+
+def test_a_name_of_data_holds_in_any_folder_as_it_is_and_a_path_from_the_root(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("a few words and a few more " * 400)
+    prepared = small(Path("a.txt"), cache)
+
+    named = ("sotu", "climbmix", "hf:owner/name", prepared.folder.name)
+    assert [lasting_source(name, cache) for name in named] == list(named)
+    assert lasting_source("a.txt", cache) == prepared.info.source == str(tmp_path / "a.txt")
+    assert lasting_source("./sotu", cache) == str(tmp_path / "sotu")
 
 
 def test_too_little_text_for_a_row_says_which_length_would_do(
