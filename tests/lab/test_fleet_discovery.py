@@ -185,6 +185,7 @@ def test_init_writes_what_hosts_then_shows(
     fleet = load_fleet(file)
     assert wrote == shown == 0
     assert [host.interface for host in fleet.hosts] == ["eth0", "eth0"]
+    assert {host.python for host in fleet.hosts} == {sys.executable}
     assert [each["address"] for each in told["hosts"]] == ["192.168.77.1", "192.168.77.2"]
     assert all(each["goodput_bytes_per_s"] > 0 for each in told["hosts"])
     assert "2 of 2 " in table
