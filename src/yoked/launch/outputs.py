@@ -93,6 +93,11 @@ class HostOutputs:
         """What is here, once all came."""
         return [file for file in self.wanted if file.name not in self.refused]
 
+    def begun_bytes(self) -> int:
+        """What came before of files that did not come whole."""
+        paths = [file.unfinished(self.folder) for file in self.new]
+        return sum(path.stat().st_size for path in paths if path.is_file())
+
     def bring(self, told: Callable[[int], None]) -> None:
         """Copy what is new. told: is called with the bytes of each piece."""
         private_folder(self.folder)
@@ -141,7 +146,7 @@ class Outputs:
 
     @property
     def new_bytes(self) -> int:
-        """What would come, without what came of it before."""
+        """Bytes of these files."""
         return sum(file.size_bytes for each in self.hosts for file in each.new)
 
     @property
@@ -163,7 +168,8 @@ class Outputs:
 
         progress: is told a host, and of how many bytes in all so many came.
         """
-        free, needed = free_bytes(self.here.absolute()), self.new_bytes
+        begun = sum(each.begun_bytes() for each in self.hosts)
+        free, needed = free_bytes(self.here.absolute()), self.new_bytes - begun
         if needed > free:
             raise fault(
                 "disk-full-here",

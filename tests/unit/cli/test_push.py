@@ -266,3 +266,15 @@ def test_data_that_not_all_hosts_have_alike_is_told(snapshot: SnapshotAssertion)
     )
 
     assert "\n".join(said) == snapshot
+
+
+def test_what_is_to_be_typed_next_is_about_the_same_fleet(
+    shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("my.toml").write_text('[[host]]\nname = "."\n')
+
+    push.command(shards, fleet=Path("my.toml"))
+    assert "next: yoked run --fleet my.toml -- SCRIPT.py ARGS" in capsys.readouterr().out
+
+    push.command(remove="my_shards", fleet=Path("my.toml"))
+    assert "next: yoked push --fleet my.toml" in capsys.readouterr().out

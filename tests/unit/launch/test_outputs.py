@@ -228,9 +228,11 @@ def test_a_transfer_that_was_cut_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert came(here) == {}
 
     host = Host(files)
-    find(here, host).bring()
+    told: list[tuple[str, int, int]] = []
+    find(here, host).bring(lambda *amounts: told.append(amounts))
 
     assert host.read == [("a", 4)]
+    assert told[-1] == ("attic", 6, 6)
     assert came(here) == {"attic/a": b"0123456789"}
 
 

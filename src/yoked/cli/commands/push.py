@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.commands.install import HostsFlag, selected
-from yoked.cli.flags import FleetFile, JsonFlag
+from yoked.cli.flags import FleetFile, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.core.parallel import at_once
@@ -48,7 +48,7 @@ def command(
     caches of tools. A host that has the same content gets nothing, and of a folder that changed
     only what changed. What was cut off goes on. The copies are read only.
     """
-    output = Output(json_mode=json_output)
+    output, flag = Output(json_mode=json_output), same_fleet(fleet)
     if folder is not None and remove is not None:
         raise UsageError("--remove and a folder: which?", fix=f"yoked push --remove {remove}")
     if name is not None and folder is None:
@@ -57,11 +57,11 @@ def command(
     if remove is not None:
         check_data_name(remove)
         with connected(hosts) as clients:
-            return _remove(clients, remove, output)
+            return _remove(clients, remove, output, flag)
     sent: dict[str, int] = {}
     if folder is None:
         with connected(hosts) as clients:
-            return _report(clients, sent, None, output)
+            return _report(clients, sent, None, output, flag)
     name = name_of(folder) if name is None else check_data_name(name)
     with closing(StageProgress(output.console)) as progress:
         tree = Tree.of_data(folder, progress)
@@ -74,13 +74,20 @@ def command(
             for each, client in clients.items():
                 sent[each] = push_named(client, name, tree, progress)
             progress.close()
-            return _report(clients, sent, name, output)
+            return _report(clients, sent, name, output, flag)
 
 
 def _report(
-    clients: Mapping[str, AgentClient], sent: Mapping[str, int], name: str | None, output: Output
+    clients: Mapping[str, AgentClient],
+    sent: Mapping[str, int],
+    name: str | None,
+    output: Output,
+    flag: str,
 ) -> int:
-    """Say what hosts have. sent: bytes, by host; name: what was pushed; None: all is shown."""
+    """Say what hosts have. sent: bytes, by host; name: what was pushed; None: all is shown.
+
+    flag: what a command line about the same hosts ends with.
+    """
     told = dict(zip(clients, at_once(pushed_there, clients.values()), strict=True))
     data: dict[str, list[dict[str, Any]]] = {}
     evidence = []
@@ -108,7 +115,9 @@ def _report(
         {"data": payload, "removed": None},
         verdict=verdict,
         evidence=evidence,
-        next_commands=["yoked run -- SCRIPT.py ARGS"] if name else ["yoked push FOLDER"],
+        next_commands=[
+            f"yoked run{flag} -- SCRIPT.py ARGS" if name else f"yoked push FOLDER{flag}"
+        ],
     )
     return 0
 
@@ -119,7 +128,7 @@ def _sent(sent_bytes: int | None) -> str:
     return f", got {format_bytes(sent_bytes)}" if sent_bytes else ", had it"
 
 
-def _remove(clients: Mapping[str, AgentClient], name: str, output: Output) -> int:
+def _remove(clients: Mapping[str, AgentClient], name: str, output: Output, flag: str) -> int:
     def act(client: AgentClient) -> bool:
         return bool(client.call("pushed_remove", label=name))
 
@@ -132,6 +141,6 @@ def _remove(clients: Mapping[str, AgentClient], name: str, output: Output) -> in
     output.result(
         {"data": [], "removed": {"name": name, "hosts": hosts}},
         verdict=f"data {name} was removed from {listed(hosts)}",
-        next_commands=["yoked push"],
+        next_commands=[f"yoked push{flag}"],
     )
     return 0
