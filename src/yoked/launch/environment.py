@@ -133,9 +133,11 @@ def check_versions(
     return problems
 
 
-def torch_fix(host: Host, wanted: str | None) -> tuple[str, ...]:
-    """How a host comes by torch. wanted: the version of the first host, if it has one."""
-    install = f"yoked install --host {host.name}"
+def torch_fix(host: Host, wanted: str | None, flag: str = "") -> tuple[str, ...]:
+    """How a host comes by torch. wanted: the version of the first host, if it has one. flag: the
+    fleet's, for lines of yoked's.
+    """
+    install = f"yoked install --host {host.name}{flag}"
     if host.python is None:
         return (install, f"or name another `python` for {host.name} in the fleet's file")
     # What yoked.toml names is the person's own: `yoked install` leaves it as it is.

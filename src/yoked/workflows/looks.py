@@ -59,7 +59,8 @@ def torch_lines(hosts: Sequence[Host], seen: Mapping[str, Look], flag: str) -> l
     lines = [f"yoked install{flag}"] if any(host.python is None for host in lacking) else []
     for host in lacking:
         if host.python is not None:
-            lines += seen[host.name].fix or torch_fix(host, wanted)
+            ways = seen[host.name].fix or torch_fix(host, wanted, flag)
+            lines += [line.removeprefix("or ") for line in ways]
     return lines
 
 

@@ -15,7 +15,6 @@ from yoked.errors import HostError, UsageError
 from yoked.fleet.choose import Choice
 from yoked.fleet.file import load_fleet
 from yoked.fleet.model import Host
-from yoked.launch.environment import torch_fix
 from yoked.workflows.looks import Look, cores_text, gpus_text, torch_lines
 
 FACTS: dict[str, Any] = {
@@ -105,8 +104,12 @@ def test_a_host_whose_python_the_file_names_is_not_told_to_be_installed_on() -> 
     attic = Look(FACTS, [ETH0], None, {}, "attic: no Python there has torch")
     with_attic = torch_lines(fleet, {**found, "attic": attic}, " --fleet home.toml")
 
-    assert named == [*torch_fix(own, "2.13.0"), "mend it"]
-    assert named[0] == "/opt/venv/bin/python -m pip install torch==2.13.0    on laptop"
+    install = "yoked install --host laptop --fleet home.toml"
+    assert named == [
+        "/opt/venv/bin/python -m pip install torch==2.13.0    on laptop",
+        f"remove `python` of laptop from the fleet's file, and run `{install}`",
+        "mend it",
+    ]
     assert with_attic == ["yoked install --fleet home.toml", *named]
     assert torch_lines(fleet, {"i9": seen()}, "") == []
 
