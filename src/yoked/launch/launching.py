@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from yoked.agent.jobfolder import ACTIVE
@@ -17,7 +18,7 @@ from yoked.core.parallel import at_once, map_hosts
 from yoked.diagnosis.cause import SLOW
 from yoked.errors import YokedError
 from yoked.launch.registry import Record
-from yoked.liveline import LiveText
+from yoked.liveline import LivePart, LiveText
 from yoked.remote.client import AgentClient, RemoteBug
 from yoked.units import listed
 
@@ -192,7 +193,9 @@ def has_begun(record: Record) -> bool:
 
 
 def line_of(record: Record) -> LiveText:
-    """What a launch waits for, on which host, and since when; without parts: for nothing."""
+    """What a launch waits for, on which host, and since when, and what the other ranks are about;
+    without parts: it waits for nothing.
+    """
     if has_begun(record):
         return LiveText()
     by_node = dict(sorted(record.hosts.items(), key=lambda item: int(item[1]["node_rank"])))
@@ -214,6 +217,7 @@ def line_of(record: Record) -> LiveText:
             rank["doing"] if rank["doing"] in _DOING else "training",
             host,
             _age_s(by_node[host], rank["since_s"]),
+            int(rank["rank"]),
         )
         for host, stage in stages.items()
         for rank in stage["ranks"]
@@ -225,10 +229,16 @@ def line_of(record: Record) -> LiveText:
         if missing := stage["hosts"]:
             what = f"waiting for the launcher{on(missing)} to reach {first}"
         return line(what, [_age_s(by_node[first], stage["since_s"])])
-    earliest = min((doing for doing, _, _ in ranks), key=list(_DOING).index)
-    those = [(host, age_s) for doing, host, age_s in ranks if doing == earliest]
+    phases = sorted({doing for doing, *_ in ranks}, key=list(_DOING).index)
+    those = [(host, age_s) for doing, host, age_s, _ in ranks if doing == phases[0]]
     hosts = dict.fromkeys(host for host, _ in those)
-    return line(f"{_DOING[earliest]}{on(hosts)}", (age_s for _, age_s in those))
+    said = line(f"{_DOING[phases[0]]}{on(hosts)}", (age_s for _, age_s in those))
+    parts = [LivePart(part.text, 1) for part in said.parts]
+    for phase in phases[1:]:
+        numbers = sorted(number for doing, _, _, number in ranks if doing == phase)
+        who = f"rank{'s' * (len(numbers) > 1)} {listed(str(number) for number in numbers)}"
+        parts.append(LivePart(f"{who} {'running' if phase == 'training' else phase}", 0))
+    return replace(said, parts=tuple(parts))
 
 
 def _age_s(told: Mapping[str, Any], since_s: float | None) -> float:

@@ -87,9 +87,21 @@ def test_a_launch_waits_for_those_that_are_least_far(
 ) -> None:
     found = line_of(record(*stages))
 
-    assert found == LiveText.of(line)
+    assert found.parts[0].text == line
     assert found.since_s is not None
     assert time.monotonic() - found.since_s == pytest.approx(age_s, abs=1)
+
+
+def test_what_the_other_ranks_are_about_is_said_where_there_is_room() -> None:
+    compiles = runs("compiling", 12)
+    compiles["ranks"] += [{**compiles["ranks"][0], "rank": number} for number in (3, 4)]
+    meets, imports = runs("meeting"), runs("importing torch")
+    meets["ranks"][0]["rank"], imports["ranks"][0]["rank"] = 1, 2
+
+    found = line_of(record(compiles, meets, imports))
+
+    assert found.fit(200) == "importing torch on nuc  ranks 0, 3 and 4 compiling  rank 1 meeting"
+    assert found.fit(24) == "importing torch on nuc"
 
 
 def test_nothing_is_waited_for_once_a_step_was_taken_or_the_run_is_over() -> None:
