@@ -123,7 +123,7 @@ def make_folder(folder: Path, entries: Sequence[Entry]) -> None:
     try:
         with in_the_making(folder, sum(entry[3] for entry in entries)) as making:
             for entry in entries:
-                _place(making, *entry)
+                place_entry(making, *entry)
             # It must not survive a loss of power that what is in it did not.
             sync_tree(making)
     except HostError:
@@ -166,7 +166,7 @@ def in_the_making(folder: Path, needed_bytes: int) -> Iterator[Path]:
         require_space(folder, needed_bytes)
         private_folder(folder.parent)
         making.mkdir()
-        _sweep(folder.parent)
+        sweep(folder.parent)
         try:
             yield making
             try:
@@ -179,8 +179,8 @@ def in_the_making(folder: Path, needed_bytes: int) -> Iterator[Path]:
             shutil.rmtree(making, ignore_errors=True)
 
 
-def _sweep(parent: Path) -> None:
-    """Remove what was abandoned in the making, by its age."""
+def sweep(parent: Path) -> None:
+    """Remove what was abandoned in the making (.making-*), by its age."""
     for path in parent.glob(".making-*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
@@ -192,8 +192,11 @@ def _folder(place: str, label: str) -> Path:
     return cache_root() / place / label
 
 
-def _place(folder: Path, name: str, kind: str, content: str, size: int) -> None:
-    """Put one entry into a folder in the making. size: in bytes, checked with the blob."""
+def place_entry(folder: Path, name: str, kind: str, content: str, size: int) -> None:
+    """Put one entry into a folder in the making. size: in bytes, checked with the blob.
+
+    Raises HostError for a blob that is gone or another, OSError.
+    """
     relative = PurePosixPath(name)
     require(not relative.is_absolute() and ".." not in relative.parts, f"a file {name!r}")
     target = folder / relative

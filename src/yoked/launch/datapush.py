@@ -5,21 +5,26 @@ A data set's folder is named by what it is made of, so its name says whether a h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.compiled import compiled_label, compiled_root, cpu_prefix, files_in
 from yoked.agent.folders import FILE, LABEL, kernel_keys, pack_entries
 from yoked.agent.processors import cpu_type
 from yoked.core.fs import read_json, sha256_of
 from yoked.errors import DataError, UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
+from yoked.launch.environment import host_versions
 from yoked.paths import cache_root
 from yoked.remote.client import AgentClient
 
 MANIFEST = "dataset.json"
 LIBRARY = "elementwise.so"
 _PLACE_S = 120.0
+# Half a minute at 100 Mbit/s: a GPT's graphs take about as long to compile.
+_MOST_COMPILED_BYTES = 300 << 20
 
 
 def push_data(client: AgentClient, folder: Path, progress: Progress | None = None) -> int:
@@ -62,6 +67,49 @@ def push_kernels(client: AgentClient, progress: Progress | None = None) -> int:
     return sent
 
 
+def push_compiled(client: AgentClient, python: str) -> int:
+    """Have on a host what torch.compile made here, if its CPU, Python and torch are of the same
+    type; returns bytes sent.
+
+    python: the host's interpreter that will look for it. Only from here to a host, never back or
+    to another one: what was compiled is run, and hosts trust nobody but the controller. As files:
+    torch.compiler.save_cache_artifacts leaves out a CPU's machine code, which takes longest.
+    """
+    ours = [folder for folder in compiled_root().glob(f"{cpu_prefix()}*/") if any(folder.iterdir())]
+    if not ours:
+        return 0
+    versions = host_versions(client, python, ("torch",))
+    label = compiled_label(versions.python, versions.packages["torch"] or "")
+    folder = compiled_root() / label
+    if folder not in ours:
+        return 0
+    there: dict[str, int] | None = client.call("compiled_here", label=label)
+    if there is None:
+        return 0
+    entries = []
+    for name in _newest(folder, files_in(folder)):
+        if name not in there:
+            # A run here may be replacing it.
+            with suppress(OSError):
+                entries.append((name, sha256_of(folder / name), folder / name))
+    if not entries:
+        return 0
+    sent_bytes = push_blobs(client, {digest: path for _, digest, path in entries})
+    client.call("compiled_put", label=label, data=_packed(entries), timeout_s=_PLACE_S)
+    return sent_bytes
+
+
+def _newest(folder: Path, sizes: Mapping[str, int]) -> list[str]:
+    """The files that were made last, as many as are sent at most."""
+    total, chosen = 0, []
+    for name in sorted(sizes, key=lambda name: -(folder / name).stat().st_mtime):
+        total += sizes[name]
+        if total > _MOST_COMPILED_BYTES:
+            break
+        chosen.append(name)
+    return chosen
+
+
 def _push_folder(
     client: AgentClient,
     place: str,
@@ -76,12 +124,16 @@ def _push_folder(
         place=place,
         label=label,
         keep_blobs=False,
-        data=pack_entries(
-            [[name, FILE, digest, path.stat().st_size] for name, digest, path in entries]
-        ),
+        data=_packed(entries),
         timeout_s=_PLACE_S,
     )
     return sent_bytes
+
+
+def _packed(entries: Iterable[tuple[str, str, Path]]) -> bytes:
+    return pack_entries(
+        [[name, FILE, digest, path.stat().st_size] for name, digest, path in entries]
+    )
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:

@@ -78,6 +78,11 @@ RESULTS: Mapping[str, Rule] = {
     "pushed_remove": flag,
     "pushed_sweep": all_of(complete({"folder": path, "size_bytes": count})),
     "kernels_here": complete({"cpu": text, "keys": all_of(text)}),
+    "compiled_here": optional(named(text, count, strict=True)),
+    "compiled_list": all_of(
+        complete({"label": text, "folder": text, "size_bytes": count, "unused_s": number})
+    ),
+    "compiled_remove": flag,
     "run": _OUTCOME,
     "environment": fields(
         {

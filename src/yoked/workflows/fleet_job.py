@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 
 from yoked.doctor.preflight import run_preflight
-from yoked.errors import HostError
+from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View, shown
 from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
+from yoked.launch.datapush import push_compiled
 from yoked.launch.environment import check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
@@ -79,6 +80,8 @@ def run_job(
             drawn.close()
             require_free(others, share or tell_all(view.note))
             drawn.enter_context(shown(view, stage.line))
+        by_host = {node.host.name: node for node in nodes}
+        stage.at_once("copying compiled code to", _push_compiled, by_host)
         if before is not None:
             stage.doing("preparing data and what else travels")
             request = before(nodes, records)
@@ -104,6 +107,12 @@ def run_job(
         if after is not None:
             after(job)
     return job
+
+
+def _push_compiled(node: NodePlan) -> None:
+    # Where it cannot be had, ranks compile for themselves. Files here may go meanwhile.
+    with suppress(YokedError, OSError):
+        push_compiled(node.client, node.python)
 
 
 def require_versions(nodes: Iterable[NodePlan]) -> None:

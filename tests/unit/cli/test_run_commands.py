@@ -495,6 +495,26 @@ def test_clean_removes_what_is_left_of_a_removal_that_was_cut_short(
     assert not left.exists()
 
 
+def test_clean_removes_compiled_code_that_no_run_has_used_for_long(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = Path(os.environ["YOKED_CACHE"]) / "compiled"
+    for name, used_s in (("old", time.time() - 8 * 86_400), ("new", time.time())):
+        (compiled / name).mkdir(parents=True)
+        (compiled / name / "kernel.so").write_bytes(bytes(3000))
+        os.utime(compiled / name, (used_s, used_s))
+    clean.command()
+    shown = capsys.readouterr().out
+    # Others may run on this machine: what is theirs is only looked at.
+    old = {"label": "old", "folder": str(compiled / "old"), "size_bytes": 3000, "unused_s": 1.0}
+    with reach_hosts(open_fleet(None), Output(json_mode=False).note) as hosts:
+        clean._remove(hosts, clean.Litter(compiled={".": [old]}))
+
+    assert f"compiled code, unused for 8 d 00 h: {compiled / 'old'}, 3.00 kB" in shown
+    assert str(compiled / "new") not in shown
+    assert [path.name for path in compiled.iterdir()] == ["new"]
+
+
 def test_clean_removes_on_all_hosts_at_once() -> None:
     both = threading.Barrier(2)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from yoked.core.torchbuild import torch_build
+from yoked.core.torchbuild import torch_build, torch_version
 
 CPU = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"
 CUDA = "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
@@ -46,18 +46,22 @@ def test_the_build_is_that_of_its_version_file(
     importlib.invalidate_caches()
 
     assert torch_build() == {"build": build, "cuda_build": cuda}
+    assert torch_version() == ("2.13.0" if said and "2.13.0" in said else None)
 
 
 def test_where_there_is_no_torch_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     assert torch_build() == {"build": None, "cuda_build": None}
+    assert torch_version() is None
 
 
 def test_of_the_torch_that_is_here_it_says_what_torch_says() -> None:
     program = (
-        "from yoked.core.torchbuild import torch_build; told = torch_build(); import sys;"
+        "from yoked.core.torchbuild import torch_build, torch_version; told = torch_build();"
+        "version = torch_version(); import sys;"
         "assert 'torch' not in sys.modules; import torch;"
+        "assert version == torch.__version__, version;"
         "assert told['cuda_build'] == torch.version.cuda, told;"
         "assert (told['build'] == 'cpu') == (torch.version.cuda is torch.version.hip is None), told"
     )

@@ -76,6 +76,8 @@ def test_the_agents_own_answers_have_their_shapes(tmp_path: Path) -> None:
             agent.call("job_list"),
             agent.call("job_reap"),
             agent.call("kernels_here"),
+            agent.call("compiled_list"),
+            agent.call("compiled_remove", label="none"),
             agent.call("file_list", folder=str(tmp_path)),
             agent.call("run", argv=["true"]),
             agent.call("environment", digest="0" * 16, configured=None),

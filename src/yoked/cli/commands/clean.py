@@ -38,7 +38,8 @@ _SAME_CLOCK_S = 3600.0
 
 @dataclass
 class Litter:
-    """What was left. Each is as the host's agent tells it; jobs are those that can go.
+    """What was left. Each is as the host's agent tells it; jobs are those that can go, compiled is
+    what no run has used for as long.
 
     silent: hosts that were asked and gave no answer.
     """
@@ -48,6 +49,7 @@ class Litter:
     jobs: Found = field(default_factory=dict)
     half_removed: Found = field(default_factory=dict)
     replaced_data: Found = field(default_factory=dict)
+    compiled: Found = field(default_factory=dict)
     control_sockets: list[Path] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
 
@@ -75,6 +77,10 @@ class Litter:
         for host, one in _each(self.replaced_data):
             size = format_bytes(one["size_bytes"])
             found.append(f"{host}: data that a later push replaced: {one['folder']}, {size}")
+        for host, one in _each(self.compiled):
+            size, unused = format_bytes(one["size_bytes"]), format_duration(one["unused_s"])
+            folder = one_line(one["folder"])
+            found.append(f"{host}: compiled code, unused for {unused}: {folder}, {size}")
         return found + [f"here: dead connection {path}" for path in self.control_sockets]
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,6 +94,7 @@ class Litter:
             },
             "half_removed": self.half_removed,
             "replaced_data": self.replaced_data,
+            "compiled": self.compiled,
             "control_sockets": [str(path) for path in self.control_sockets],
         }
 
@@ -107,9 +114,10 @@ def command(
     """Show what runs left on the hosts, and remove it after a yes.
 
     Stale processes and their ports, shared memory, runs that never began, what is half removed,
-    data that a later `yoked push` replaced, and the logs and copied programs of old runs, with
-    outputs that lie in them: `yoked fetch` brings those first. What `yoked train` learned (runs/)
-    stays. Only what carries the mark of a launch of ours, or lies in our own folders, is looked at.
+    data that a later `yoked push` replaced, what torch.compile made that no run has used for as
+    long, and the logs and copied programs of old runs, with outputs that lie in them: `yoked fetch`
+    brings those first. What `yoked train` learned (runs/) stays. Only what carries the mark of a
+    launch of ours, or lies in our own folders, is looked at.
     """
     age_s = parse_duration_s(older_than, "--older-than")
     output = Output(json_mode=json_output)
@@ -142,6 +150,8 @@ def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
     litter.half_removed = _ask(hosts, litter, "job_sweep")
     litter.replaced_data = _ask(hosts, litter, "pushed_sweep")
+    for host, found in _ask(hosts, litter, "compiled_list").items():
+        litter.compiled[host] = [one for one in found if one["unused_s"] > age_s]
     for host, jobs in _ask(hosts, litter, "job_list", sizes=True).items():
         wrong = any(abs(job["now_s"] - time.time()) > _SAME_CLOCK_S for job in jobs)
         litter.jobs[host] = [job for job in jobs if _can_go(job, math.inf if wrong else age_s)]
@@ -218,6 +228,8 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
             client.call("job_sweep", remove=True, timeout_s=REMOVE_S)
         if litter.replaced_data.get(host):
             client.call("pushed_sweep", remove=True, timeout_s=REMOVE_S)
+        for one in litter.compiled.get(host, ()):
+            client.call("compiled_remove", label=one["label"], timeout_s=REMOVE_S)
 
     at_once(act, hosts.clients)
     for path in litter.control_sockets:

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from yoked.agent.compiled import kept_for_ranks
 from yoked.core.fs import read_json, write_bytes
 from yoked.core.schema import decode
 from yoked.errors import YokedError
@@ -291,14 +292,15 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"yoked: {problem}\n")
         return problem.exit_status
     notifier = Notifier(job)
-    try:
-        outcome = HostProgram(job, signals, notifier).run()
-    except Exception as problem:  # noqa: BLE001 - the person reads outcome.json, not this process
-        outcome = _bug(job, problem)
-        traceback.print_exception(problem)
-    write_exit(job, outcome)
-    notifier.ended(outcome)
-    notifier.close()
+    with kept_for_ranks():
+        try:
+            outcome = HostProgram(job, signals, notifier).run()
+        except Exception as problem:  # noqa: BLE001 - the person reads outcome.json, not this process
+            outcome = _bug(job, problem)
+            traceback.print_exception(problem)
+        write_exit(job, outcome)
+        notifier.ended(outcome)
+        notifier.close()
     return outcome.exit_code
 
 
