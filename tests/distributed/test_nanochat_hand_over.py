@@ -27,8 +27,11 @@ def stepped(lab: Laboratory, trained: Path, folder: Path, ranks: int) -> dict[st
     files = next((folder / "base_checkpoints").iterdir())
     words = [str(PROGRAM), CHECKOUT, str(files), str(exported.step)]
     if ranks > 1:
-        words = ["-c", YOKED, "run", "--ranks", str(ranks), "--", *words]
-    ended = lab.start(words, {"NANOCHAT_DTYPE": "float32"}).end()
+        # What is started is sent with its folder.
+        there = f"import os; os.chdir({str(PROGRAM.parent)!r}); "
+        words = ["-c", there + YOKED, "run", "--ranks", str(ranks), "--", *words]
+    environment = {"NANOCHAT_DTYPE": "float32", "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = lab.start(words, environment).end()
     assert ended.status == 0, ended.stderr
     said = next(line for line in ended.stdout.splitlines() if line.startswith("{"))
     found: dict[str, Any] = json.loads(said)
