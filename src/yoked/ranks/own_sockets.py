@@ -10,8 +10,15 @@ from contextlib import suppress
 
 
 def own_sockets() -> Iterator[socket.socket]:
-    """A second descriptor of each internet stream socket of this process; the caller closes it."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is wanted
+    """A second descriptor of each internet stream socket of this process; the caller closes it.
+
+    None where /proc is hidden.
+    """
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are all that is wanted
+    except FileNotFoundError:
+        return
+    for name in names:
         # One that was closed meanwhile is none any more.
         with suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
