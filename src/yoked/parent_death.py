@@ -14,7 +14,9 @@ import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -30,6 +32,16 @@ def die_with_parent(parent_pid: int) -> None:
     # The parent may have died before the kernel was asked.
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> bool:
+    """Ask the kernel for the orphans of this process's descendants; whether it gives them.
+
+    They have this process for their parent, however often they were forked. Only Linux has it.
+    """
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def main(argv: list[str]) -> None:

@@ -121,6 +121,23 @@ def deaf_beside_a_worker() -> None:
     deaf()
 
 
+def leaves_a_daemon() -> None:
+    """Forked twice, in a session of its own, without a variable of the launch; then it fails."""
+    reads, writes = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writes, str(os.getpid()).encode())
+            os.closerange(3, 256)
+            os.execve("/bin/sleep", ["sleep", "90"], {})
+        os._exit(0)
+    mark(os.read(reads, 20).decode())
+    # A rank that fails has the others ended.
+    while not all(Path(f"{rank}.{ATTEMPT}.mark").exists() for rank in range(3)):
+        time.sleep(0.02)
+    sys.exit(3 if ATTEMPT == 0 else 0)
+
+
 def save_when_interrupted() -> None:
     caught: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
@@ -137,6 +154,7 @@ ACTS = {
     "rank_0_divides": lambda: collectives(trouble=0),
     "collectives": collectives,
     "collectives_beside_a_worker": collectives_beside_a_worker,
+    "leaves_a_daemon": leaves_a_daemon,
     "first_attempt_fails": first_attempt_fails,
     "a_stranger_at_first": a_stranger_at_first,
     "abort_in_the_first_meeting": abort_in_the_first_meeting,

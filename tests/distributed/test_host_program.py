@@ -197,6 +197,17 @@ def test_a_killed_rank_ends_all_hosts_which_name_it(pair: Pair) -> None:
     assert "Traceback" not in pair.printed(0) + pair.printed(1)
 
 
+def test_what_was_forked_twice_ends_before_the_next_attempt_though_it_has_no_variables(
+    pair: Pair,
+) -> None:
+    pair.start("leaves_a_daemon", restarts=1)
+
+    assert [pair.exit(node).status for node in (0, 1)] == ["finished", "finished"]
+    left = [int(pair.mark(rank, attempt)) for rank in (0, 1, 2) for attempt in (0, 1)]
+    assert not any(psutil.pid_exists(pid) for pid in left)
+    assert "ended what ranks left behind: " in pair.printed(0)
+
+
 def test_an_exception_is_the_cause_and_not_what_its_peers_complain_of(pair: Pair) -> None:
     pair.start("rank_0_divides")
 

@@ -46,6 +46,7 @@ from yoked.launch.bootstrap.coordinator import (
 )
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.launch.bootstrap.notify import Notifier
+from yoked.launch.bootstrap.orphans import Orphans
 from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome, Stop
 from yoked.launch.bootstrap.spawn import LocalRanks
 from yoked.launch.bootstrap.stage import Stage
@@ -88,8 +89,12 @@ class Signals:
 class HostProgram:
     """This host's part of a run."""
 
-    def __init__(self, job: Job, signals: Signals, notifier: Notifier) -> None:
+    def __init__(
+        self, job: Job, signals: Signals, notifier: Notifier, orphans: Orphans | None = None
+    ) -> None:
+        """orphans: of this process; None: it is not for this job alone."""
         self._job = job
+        self._orphans = orphans
         self._notifier = notifier
         self._events = signals.events
         # Seconds since the epoch, by a clock that is never set.
@@ -213,6 +218,8 @@ class HostProgram:
             self._ranks.end()
         else:
             self._ranks.close()
+            if self._orphans is not None and (left := self._orphans.end()):
+                _say(f"ended what ranks left behind: {', '.join(map(str, left))}")
 
     def _note_attempt(self, decision: Decision) -> None:
         """Leave word of what ended an attempt, before the next one begins."""
@@ -294,7 +301,7 @@ def main(argv: list[str]) -> int:
     notifier = Notifier(job)
     with kept_for_ranks():
         try:
-            outcome = HostProgram(job, signals, notifier).run()
+            outcome = HostProgram(job, signals, notifier, Orphans(job.launch_id)).run()
         except Exception as problem:  # noqa: BLE001 - the person reads outcome.json, not this process
             outcome = _bug(job, problem)
             traceback.print_exception(problem)
