@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+from torch.distributed.distributed_c10d import _coalescing_manager
+from torch.nn.parallel import DistributedDataParallel
 
 # torch's own advice about names that programs go on using.
 warnings.simplefilter("ignore", FutureWarning)
@@ -99,6 +103,57 @@ def send_and_receive_have_futures(rank: int) -> bool:
     tensor = torch.tensor([7.0 * (1 - rank)])
     work = dist.isend(tensor, 1) if rank == 0 else dist.irecv(tensor)
     return work.get_future().wait()[0].item() == 7.0
+
+
+def exchanged(rank: int, device: torch.device | None, *, blocking: bool, later: bool) -> bool:
+    """Each rank sends to the other within one coalescing manager, and receives."""
+    mine, theirs = torch.full((1000,), 1.0 + rank), torch.zeros(1000)
+    send, receive = (dist.send, dist.recv) if blocking else (dist.isend, dist.irecv)
+    with _coalescing_manager(dist.group.WORLD, device, async_ops=later) as manager:
+        send(mine, 1 - rank)
+        receive(theirs, 1 - rank)
+    if later:
+        manager.wait()
+    return theirs.unique().tolist() == [2.0 - rank]
+
+
+@trial
+def sends_within_a_coalescing_manager_are_waited_for(rank: int) -> bool:
+    return all(
+        exchanged(rank, device, blocking=blocking, later=later)
+        for device in (None, torch.device("cpu"))
+        for blocking in (False, True)
+        for later in (False, True)
+    )
+
+
+@trial
+def collectives_are_coalesced_where_a_device_is_named(rank: int) -> bool:
+    tensors = [torch.full((2,), 1.0 + rank), torch.full((3,), 10.0)]
+    with _coalescing_manager(dist.group.WORLD, torch.device("cpu")):
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    return [tensor.tolist() for tensor in tensors] == [[3.0] * 2, [20.0] * 3]
+
+
+def gradient_by(hook: Callable[..., Any], state: object, rank: int) -> list[float]:
+    """The gradient that DDP gives with a hook; the ranks' own are 1 and 3 times the row."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 1, bias=False))
+    model.register_comm_hook(state, hook)
+    for _ in range(2):
+        model.zero_grad()
+        (model(torch.tensor([[1.0, 2.0, -4.0]])) * (1 + 2 * rank)).sum().backward()
+    return model.module.weight.grad.flatten().tolist()
+
+
+@trial
+def ddps_own_hooks_in_sixteen_bits_average(rank: int) -> bool:
+    wrapped = [
+        hooks.fp16_compress_wrapper(hooks.allreduce_hook),
+        hooks.bf16_compress_wrapper(hooks.allreduce_hook),
+    ]
+    every = (hooks.allreduce_hook, hooks.fp16_compress_hook, hooks.bf16_compress_hook, *wrapped)
+    return all(gradient_by(hook, None, rank) == [2.0, 4.0, -8.0] for hook in every)
 
 
 @trial

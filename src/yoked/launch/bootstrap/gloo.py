@@ -45,9 +45,9 @@ _REDUCING = (
     "reduce_scatter_tensor_coalesced",
     "_reduce_scatter_base",
 )
-_BETWEEN_TWO = ("send", "recv", "recv_anysource")
+BETWEEN_TWO = ("send", "recv", "recv_anysource")
 _MOVING = (
-    *_BETWEEN_TWO,
+    *BETWEEN_TWO,
     "broadcast",
     "allgather",
     "all_gather_single",
@@ -131,14 +131,14 @@ def supply_what_gloo_lacks() -> None:
     gaps = missing()
     for name in (*_REDUCING_IN_PLACE, *_REDUCING):
         if gaps & {"average of integers", "scaled sum"}:
-            _replace(name, partial(_reduce_by_sum, name=name, gaps=gaps))
+            replace_method(name, partial(_reduce_by_sum, name=name, gaps=gaps))
     if "float8" in gaps:
         for name in _MOVING:
-            _replace(name, _move_as_bytes)
+            replace_method(name, _move_as_bytes)
     if "future" in gaps:
-        for name in (*_REDUCING, *_BETWEEN_TWO):
-            _replace(name, _with_future)
-    _replace("allgather", _gather_unequal)
+        for name in (*_REDUCING, *BETWEEN_TWO):
+            replace_method(name, _with_future)
+    replace_method("allgather", _gather_unequal)
 
 
 def missing() -> set[str]:
@@ -182,7 +182,7 @@ def _try_future(alone: Any, tensor: Tensor) -> None:
     work.get_future()
 
 
-def _replace(name: str, make: Callable[[_Call], _Call]) -> None:
+def replace_method(name: str, make: Callable[[_Call], _Call]) -> None:
     """Put `make(method)` in place of a method of ProcessGroup, where this torch has it."""
     native = getattr(ProcessGroup, name, None)
     if native is None:
@@ -201,7 +201,7 @@ def _replace(name: str, make: Callable[[_Call], _Call]) -> None:
 def _with_future(native: _Call) -> _Call:
     def call(group: ProcessGroup, outputs: Any, *args: Any) -> Any:
         work = native(group, outputs, *args)
-        if work is None or isinstance(work, Supplied) or not _on_gloo(group, outputs):
+        if work is None or isinstance(work, Supplied) or not on_gloo(group, outputs):
             return work
         return _Sole(work, list(_tensors(outputs)))
 
@@ -229,7 +229,7 @@ def _reduce_by_sum(native: _Call, *, name: str, gaps: set[str]) -> _Call:
 
     def call(group: ProcessGroup, *args: Any) -> Any:
         op = getattr(args[-1], "reduceOp", None)
-        if op is None or not _on_gloo(group, args):
+        if op is None or not on_gloo(group, args):
             return native(group, *args)
         if op == dist.ReduceOp.PREMUL_SUM and "scaled sum" in gaps:
             return _scaled_sum(native, group, name, args)
@@ -293,7 +293,7 @@ def _move_as_bytes(native: _Call) -> _Call:
 
     def call(group: ProcessGroup, *args: Any) -> Any:
         first = next(_tensors(args), None)
-        if first is None or first.dtype not in _FLOAT8 or not _on_gloo(group, args):
+        if first is None or first.dtype not in _FLOAT8 or not on_gloo(group, args):
             return native(group, *args)
         log_substitution("moves float8 as bytes", "Gloo does not know its dtypes")
         work = native(group, *_mapped(_bytes_of, args))
@@ -313,7 +313,7 @@ def _gather_unequal(native: _Call) -> _Call:
         try:
             return native(group, *args)
         except RuntimeError:
-            if not _unequal(args) or not _on_gloo(group, args):
+            if not _unequal(args) or not on_gloo(group, args):
                 raise
         log_substitution(
             "gathers by a broadcast from each rank", "Gloo gathers tensors of one size alone"
@@ -338,13 +338,16 @@ def _broadcast(group: ProcessGroup, tensor: Tensor, root: int) -> Work:
     return group.broadcast([tensor], options)
 
 
-def _on_gloo(group: ProcessGroup, args: Any) -> bool:
+def on_gloo(group: ProcessGroup, args: Any) -> bool:
     """Whether Gloo serves this group's tensors on their device."""
     first = next(_tensors(args), None)
-    if first is None:
-        return False
+    return first is not None and serves(group, first.device)
+
+
+def serves(group: ProcessGroup, device: torch.device) -> bool:
+    """Whether Gloo is the backend of this group for a device."""
     try:
-        return bool(group._get_backend(first.device).name() == "gloo")
+        return bool(group._get_backend(device).name() == "gloo")
     except RuntimeError:
         # The group serves no such device, and its own error says so best.
         return False

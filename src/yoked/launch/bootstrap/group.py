@@ -27,9 +27,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
-from collections.abc import Callable, Iterable
-from functools import cached_property, wraps
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -39,7 +38,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from yoked.launch.bootstrap.substitutions import log_substitution
+from yoked.launch.bootstrap.substitutions import log_substitution, replace_everywhere
 from yoked.ranks.door import shut_the_door
 from yoked.ranks.meeting import launch_id, marked, meet
 from yoked.ranks.proof import prove_ranks
@@ -101,9 +100,9 @@ class Starter:
 
     def install(self) -> None:
         """Wait for the program to need a group. Once in a process."""
-        _replace(distributed_c10d._get_default_group, self._found_or_started)
-        _replace(distributed_c10d.init_process_group, self._program_starts)
-        _replace(distributed_c10d.new_group, self._program_adds)
+        replace_everywhere(distributed_c10d._get_default_group, self._found_or_started)
+        replace_everywhere(distributed_c10d.init_process_group, self._program_starts)
+        replace_everywhere(distributed_c10d.new_group, self._program_adds)
         if self._ranks.count > 1:
             register_optimizer_step_pre_hook(self._before_a_step)
 
@@ -206,17 +205,3 @@ class Starter:
         # Both are for NCCL, and may name what this rank does not have.
         call.arguments.pop("device_id", None)
         call.arguments.pop("pg_options", None)
-
-
-def _replace(native: Callable[..., Any], make: Callable[[Any], Any]) -> None:
-    """Put `make(native)` in its place, in all of torch's modules that hold it by its name."""
-    name = native.__name__
-    ours = wraps(native)(make(native))
-    for module in _torch_modules():
-        if vars(module).get(name) is native:
-            setattr(module, name, ours)
-
-
-def _torch_modules() -> Iterable[Any]:
-    holders = ("torch.distributed", "torch.nn.parallel")
-    return [module for name, module in list(sys.modules.items()) if name.startswith(holders)]

@@ -245,12 +245,14 @@ def _first_on_path(folder: Path) -> None:
 def _bootstrap(job: Job, args: tuple[str, ...]) -> Callable[[], None]:
     """Prepare torch for a program that assumes NCCL; returns what ends our part in it."""
     with without_collector():
-        from yoked.launch.bootstrap import accelerate, gloo, nanochat
+        from yoked.launch.bootstrap import accelerate, coalescing, ddp_hooks, gloo, nanochat
         from yoked.launch.bootstrap.group import Ranks, Starter
 
     ranks = Ranks()
     starter = Starter(ranks)
     gloo.supply_what_gloo_lacks()
+    coalescing.supply_coalescing()
+    ddp_hooks.accept_bf16_hooks()
     starter.install()
     accelerate.prepare(ranks)
     nanochat.prepare(job, args, ranks, starter)
