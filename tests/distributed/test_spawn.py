@@ -70,9 +70,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def pids(job: Job) -> list[int]:
+def pids(job: Job, attempt: int = 0) -> list[int]:
     """Of both ranks, once they are deaf."""
-    marks = [job.cwd / f"{rank}.0.mark" for rank in job.local_ranks]
+    marks = [job.cwd / f"{rank}.{attempt}.mark" for rank in job.local_ranks]
     until(lambda: all(mark.exists() for mark in marks))
     return [int(mark.read_text()) for mark in marks]
 
@@ -127,6 +127,17 @@ def test_ranks_have_the_variables_that_torchrun_gives_them(job: Job, ranks: Loca
     assert Path(second["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
 
 
+def test_a_second_attempt_has_the_name_of_the_first_and_a_number_of_its_own(job: Job) -> None:
+    again = LocalRanks(job, 1, restarts=1, on_death=lambda: None)
+    found = environment(pids(job, attempt=1)[0])
+    again.end()
+    until(lambda: again.over)
+    again.close()
+
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "YOKED_ATTEMPT")
+    assert [found[name] for name in names] == ["l", "1", "1"]
+
+
 EXPECTED = {
     "RANK": "1",
     "LOCAL_RANK": "1",
@@ -140,7 +151,7 @@ EXPECTED = {
     "MASTER_ADDR": "127.0.0.1",
     "TORCHELASTIC_RESTART_COUNT": "0",
     "TORCHELASTIC_MAX_RESTARTS": "0",
-    "TORCHELASTIC_RUN_ID": "l-0",
+    "TORCHELASTIC_RUN_ID": "l",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
 }

@@ -51,8 +51,12 @@ def meet(
 
 
 def launch_id() -> str:
-    """What torchrun calls this start of the ranks; the same on all of them."""
-    return os.environ.get("TORCHELASTIC_RUN_ID", "")
+    """What this start of the ranks is called; the same on all of them.
+
+    Of a run that is started again, each attempt has its own, so that no proof counts twice.
+    """
+    names = (os.environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "YOKED_ATTEMPT"))
+    return "-".join(filter(None, names))
 
 
 def tell_if_unproved(*, rank: int, world_size: int, local_world_size: int) -> None:

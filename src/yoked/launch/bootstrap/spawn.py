@@ -284,7 +284,8 @@ class LocalRanks:
             "ROLE_NAME": "default",
             "TORCHELASTIC_RESTART_COUNT": str(self._restarts),
             "TORCHELASTIC_MAX_RESTARTS": str(job.restarts),
-            "TORCHELASTIC_RUN_ID": f"{job.launch_id}-{generation}",
+            # One for all attempts, as torchrun has it: programs name their checkpoints by it.
+            "TORCHELASTIC_RUN_ID": job.launch_id,
             "TORCHELASTIC_ERROR_FILE": str(launch_dir / f"torchelastic.{rank}.json"),
             recorder.FILE_VARIABLE: str(job.record_file(generation, rank)),
             recorder.FLIGHT_VARIABLE: os.getenv(
