@@ -192,6 +192,19 @@ def test_what_gloo_lacks_has_the_meaning_that_nccl_gives_it(
 
 
 @pytest.mark.slow
+def test_a_distributed_checkpoint_is_loaded_though_hosts_share_no_disk(
+    attempt: Callable[..., Attempt], tmp_path: Path
+) -> None:
+    tried = attempt("saves_apart.py", str(tmp_path))
+
+    expected = {
+        "loaded": [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]],
+        "files": [".metadata", "__0_0.distcp", "__1_0.distcp"],
+    }
+    assert tried.result(0) == tried.result(1) == expected
+
+
+@pytest.mark.slow
 def test_a_program_without_a_group_has_one_when_it_first_steps(
     attempt: Callable[..., Attempt],
     snapshot: SnapshotAssertion,

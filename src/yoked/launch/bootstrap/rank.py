@@ -245,7 +245,14 @@ def _first_on_path(folder: Path) -> None:
 def _bootstrap(job: Job, args: tuple[str, ...]) -> Callable[[], None]:
     """Prepare torch for a program that assumes NCCL; returns what ends our part in it."""
     with without_collector():
-        from yoked.launch.bootstrap import accelerate, coalescing, ddp_hooks, gloo, nanochat
+        from yoked.launch.bootstrap import (
+            accelerate,
+            checkpoint_files,
+            coalescing,
+            ddp_hooks,
+            gloo,
+            nanochat,
+        )
         from yoked.launch.bootstrap.group import Ranks, Starter
 
     ranks = Ranks()
@@ -255,6 +262,8 @@ def _bootstrap(job: Job, args: tuple[str, ...]) -> Callable[[], None]:
     ddp_hooks.accept_bf16_hooks()
     starter.install()
     accelerate.prepare(ranks)
+    if ranks.count > 1:
+        checkpoint_files.share_checkpoints()
     nanochat.prepare(job, args, ranks, starter)
     return starter.close
 
