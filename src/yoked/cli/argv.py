@@ -8,7 +8,7 @@ from yoked.errors import UsageError
 
 # Flags of `manifest` and `run` that stand alone; every other takes the word behind it.
 BARE_FLAGS = (
-    *("--json", "--help", "--version", "--detach"),
+    *("--json", "--help", "--version", "--detach", "--beside"),
     *("--bootstrap", "--no-bootstrap", "--doctor", "--no-doctor"),
 )
 

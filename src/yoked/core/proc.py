@@ -237,8 +237,9 @@ def thread_times(pid: int) -> ThreadTimes | None:
     Costs a small file for each thread. Source: Documentation/scheduler/sched-stats.rst (schedstat).
     """
     delayed_ns, main = 0, None
-    with contextlib.suppress(OSError):
-        for thread in os.scandir(_PROC / str(pid) / "task"):
+    # Where the process goes meanwhile, the folder is closed all the same.
+    with contextlib.suppress(OSError), os.scandir(_PROC / str(pid) / "task") as threads:
+        for thread in threads:
             # A thread may end meanwhile.
             with contextlib.suppress(OSError, ValueError):
                 ran_ns, waited_ns, _ = map(int, Path(thread.path, "schedstat").read_text().split())
