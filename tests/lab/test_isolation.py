@@ -318,3 +318,20 @@ def test_the_clock_of_the_machine_went_on(lab: Lab) -> None:
     inside = float(python(lab.host("alpha"), "import time; print(time.time())"))
 
     assert abs(inside - time.time()) < 60
+
+
+@pytest.mark.parametrize("kind", ["jobs", "runs"])
+def test_jobs_and_runs_of_the_machine_are_none_of_a_hosts(lab: Lab, kind: str) -> None:
+    folder = Path.home() / ".local/state/yoked" / kind
+    mine = folder / f"of-the-machine-{secrets.token_hex(4)}"
+    mine.mkdir(parents=True)
+    try:
+        host = lab.host("alpha")
+        made = host.run(["mkdir", str(folder / "of-the-host")])
+        seen = host.run(["ls", str(folder)])
+        host.run(["rmdir", str(folder / "of-the-host")])
+    finally:
+        mine.rmdir()
+
+    assert (made.returncode, seen.stdout) == (0, "of-the-host\n")
+    assert not (folder / "of-the-host").exists()

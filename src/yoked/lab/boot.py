@@ -168,6 +168,8 @@ def _configuration(
         "hidden": [str(lab.folder.parent)],
         "home": str(Path.home()),
         "carried": _carried(),
+        # Jobs and runs of the machine are none of the host's: where its agents look for them.
+        "apart": [str(Path.home() / ".local/state/yoked" / name) for name in ("jobs", "runs")],
         "ssh_files": keys.client_files(lab.topology, _user_name()),
         "sshd_files": keys.server_files(host),
         "sshd": ssh.server_command(),

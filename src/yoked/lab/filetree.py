@@ -43,6 +43,8 @@ class FileTree:
     home: str
     carried: tuple[str, ...] = ()
     """Folders that hosts need although they lie below a new one: a checkout in /tmp, say."""
+    apart: tuple[str, ...] = ()
+    """Folders of the machine's that a host has for itself, empty at first."""
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,8 @@ class FileTree:
         for path in self.carried:
             self._carry(path)
         self._open_home()
+        for path in self.apart:
+            self._keep_apart(os.path.realpath(path))
         self._make_dev()
         self._make_proc_and_sys()
 
@@ -187,6 +191,17 @@ class FileTree:
         except OSError as problem:
             if problem.errno == errno.EOVERFLOW:
                 self._show(home, target)
+
+    def _keep_apart(self, path: str) -> None:
+        """A folder in the storage in its place: what lies there is as it was after a reboot."""
+        own = self.storage / "apart" / _one_name(path)
+        try:
+            own.mkdir(parents=True, exist_ok=True)
+            own.chmod(0o700)
+            os.makedirs(self.root + path, exist_ok=True)
+            syscalls.bind(str(own), self.root + path)
+        except OSError as problem:
+            self.notes.append(f"hosts see the machine's own {path} ({problem.strerror})")
 
     def _make_dev(self) -> None:
         dev = f"{self.root}/dev"

@@ -83,7 +83,8 @@ def _live(config: dict[str, Any], storage: Path, channel: socket.socket, reader:
     mark = storage / "booted"
     first_time = not mark.exists()
     mark.touch()
-    tree = FileTree(storage, config["user"] is not None, config["home"], tuple(config["carried"]))
+    carried, apart = tuple(config["carried"]), tuple(config["apart"])
+    tree = FileTree(storage, config["user"] is not None, config["home"], carried, apart)
     tree.build()
     tree.enter()
     _settle(config, first_time)
