@@ -266,3 +266,42 @@ def test_a_host_that_nobody_can_reach_is_named_with_sshs_own_reason(
     assert done.returncode == 1
     assert "no-such-host.invalid: " in done.stderr
     assert "hostname no-such-host.invalid: " in done.stderr
+
+
+def test_variables_of_the_shell_reach_the_ranks_of_all_hosts_and_secrets_by_request(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("WANDB_MODE", "HF_TOKEN", "WANDB_API_KEY", "MY_SETTING")
+    (tmp_path / "tells.py").write_text(
+        f"import os\nprint([os.environ.get(name) for name in {names}], flush=True)\n"
+    )
+    for name in names:
+        monkeypatch.setenv(name, f"of {name}")
+    fleet = ["--fleet", str(lab.fleet_file)]
+
+    asked = ["--env=HF_TOKEN", "--env=MY_SETTING", "--no-bootstrap", "--no-doctor"]
+    done = yoked(tmp_path, "run", *fleet, "--run=told", *asked, "tells.py")
+    said = yoked(tmp_path, "logs", "told", *fleet)
+
+    assert done.returncode == 0, done.stderr
+    assert "no rank has WANDB_API_KEY" in done.stderr
+    expected = "['of WANDB_MODE', 'of HF_TOKEN', None, 'of MY_SETTING']"
+    assert said.stdout.count(expected) == 2, said.stdout
+
+
+def test_a_module_that_one_host_lacks_is_told_with_that_host_its_python_and_the_line(
+    lab: Lab, tmp_path: Path
+) -> None:
+    (tmp_path / "needs.py").write_text(
+        "import os, time\n"
+        "if os.environ['RANK'] == '1':\n    import nobody_has_this\n"
+        "time.sleep(60)\n"
+    )
+
+    options = ["--run=needs", "--no-bootstrap", "--no-doctor", "--json"]
+    done = yoked(tmp_path, "run", "--fleet", str(lab.fleet_file), *options, "needs.py")
+
+    (fault,) = json.loads(done.stdout)["faults"]
+    assert (fault["cause"], fault["host"], fault["rank"]) == ("module-missing", "beta", 1)
+    assert fault["evidence"][0].endswith(" on beta has no module nobody_has_this")
+    assert fault["fix"][0].endswith(" -m pip install nobody-has-this    on beta")
