@@ -151,16 +151,30 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         os.close(held)
 
 
-def remove_abandoned_scratch() -> None:
-    """Remove the temporary folders of processes that are no more: nobody holds their lock."""
-    import shutil
+def abandoned_scratch() -> Iterator[Path]:
+    """The temporary folders of processes that are no more: nobody holds their lock.
+
+    It is held here until the next is asked for.
+    """
     import tempfile
 
-    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):  # another user's, or another process is at it
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*")):
+        try:
             held = lock_folder(folder, wait=False)
-            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # another user's, or another process is at it
+            continue
+        try:
+            yield folder
+        finally:
             os.close(held)
+
+
+def remove_abandoned_scratch() -> None:
+    """Remove the temporary folders of processes that are no more."""
+    import shutil
+
+    for folder in abandoned_scratch():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def lock_folder(folder: Path, *, wait: bool) -> int:

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from tests.unit.agent.job_acts import (
 
 from yoked.cli.commands import attach, clean, diagnose, logs, runs, stop
 from yoked.cli.output import Output
+from yoked.core.fs import scratch_folder
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import reach_hosts
@@ -513,6 +515,31 @@ def test_clean_removes_compiled_code_that_no_run_has_used_for_long(
     assert f"compiled code, unused for 8 d 00 h: {compiled / 'old'}, 3.00 kB" in shown
     assert str(compiled / "new") not in shown
     assert [path.name for path in compiled.iterdir()] == ["new"]
+
+
+def test_clean_says_that_it_removes_what_a_killed_command_left_here(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "yoked-scratch-git-1"
+    with scratch_folder("git") as own:
+        left.mkdir()
+
+        clean.command()
+
+        shown = capsys.readouterr().out
+        assert f"here: left by a command that was killed: {left}\n" in shown
+        # Its process lives.
+        assert str(own) not in shown
+        assert left.exists()
+        # Others may run on this machine: what is theirs is only looked at.
+        with reach_hosts(open_fleet(None), Output(json_mode=False).note) as hosts:
+            clean._remove(hosts, clean.Litter(scratch=[left]))
+        assert not left.exists()
+        assert own.exists()
 
 
 def test_clean_removes_on_all_hosts_at_once() -> None:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
-from yoked.core.fs import remove_abandoned_scratch
+from yoked.core.fs import abandoned_scratch, remove_abandoned_scratch
 from yoked.core.parallel import at_once, map_hosts
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
@@ -51,6 +51,7 @@ class Litter:
     replaced_data: Found = field(default_factory=dict)
     compiled: Found = field(default_factory=dict)
     control_sockets: list[Path] = field(default_factory=list)
+    scratch: list[Path] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
 
     def lines(self) -> list[str]:
@@ -81,7 +82,8 @@ class Litter:
             size, unused = format_bytes(one["size_bytes"]), format_duration(one["unused_s"])
             folder = one_line(one["folder"])
             found.append(f"{host}: compiled code, unused for {unused}: {folder}, {size}")
-        return found + [f"here: dead connection {path}" for path in self.control_sockets]
+        found += [f"here: dead connection {path}" for path in self.control_sockets]
+        return found + [f"here: left by a command that was killed: {path}" for path in self.scratch]
 
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""
@@ -96,6 +98,7 @@ class Litter:
             "replaced_data": self.replaced_data,
             "compiled": self.compiled,
             "control_sockets": [str(path) for path in self.control_sockets],
+            "scratch": [str(path) for path in self.scratch],
         }
 
 
@@ -144,7 +147,10 @@ def command(
 
 
 def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
-    litter = Litter(control_sockets=list(dead_sockets(control_folder().iterdir())))
+    litter = Litter(
+        control_sockets=list(dead_sockets(control_folder().iterdir())),
+        scratch=list(abandoned_scratch()),
+    )
     reaped = _ask(hosts, litter, "job_reap")
     litter.processes = {host: each["processes"] for host, each in reaped.items()}
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
@@ -234,7 +240,8 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
     at_once(act, hosts.clients)
     for path in litter.control_sockets:
         path.unlink(missing_ok=True)
-    remove_abandoned_scratch()
+    if litter.scratch:
+        remove_abandoned_scratch()
 
 
 def dead_sockets(paths: Iterable[Path]) -> Iterable[Path]:
