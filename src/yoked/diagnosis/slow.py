@@ -11,8 +11,9 @@ from yoked.diagnosis.vitals import Machine
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
-# A slow link leaves the ranks' own time as it is. A host without a free core answers late, too.
-_LEAVES = 0.25
+# All ranks wait for a slow link, which costs each of them a little of its own time. A host without a
+# free core answers late, too, and the time of its ranks alone grows.
+_UNEVEN = 0.25
 # Packets sent again; a good network loses fewer by far.
 _LOST = 0.003
 # A queue that has built up before a slow link.
@@ -65,7 +66,8 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
         yield Cause("data-slow", (history.node_of(loads[0]),), since_s, "likely",
                     rank=loads[0], params=params)  # fmt: skip
         return
-    if losing or all(each < _LEAVES * longer_s for each in grew.values()):
+    uneven_s = max(grew.values(), default=0.0) - min(grew.values(), default=0.0)
+    if losing or uneven_s < _UNEVEN * longer_s:
         yield from links
 
 

@@ -266,6 +266,17 @@ def test_a_link_with_a_queue_before_it_is_slow() -> None:
     assert steps <= 10
 
 
+def test_waiting_for_a_slow_link_costs_all_ranks_time_of_their_own() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        run.hosts[0].rtt_s, run.hosts[0].unsent = 2e-2, 10**6
+        for host in run.hosts:
+            # 0.16 of the 0.5 s that a step takes longer.
+            host.delay = 0.16
+
+    assert Run().steps_until_told(change)[0].code == "link-slow"
+
+
 @pytest.mark.parametrize(("step_s", "cpu_s", "more"), [(1.0, 0.5, False), (0.6, 0.55, True)])
 def test_ranks_do_more_only_where_that_explains_the_longer_step(
     step_s: float, cpu_s: float, more: bool
