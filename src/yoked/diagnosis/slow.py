@@ -11,8 +11,8 @@ from yoked.diagnosis.vitals import Machine
 
 # Of the time that a step takes longer, a rank's own time must explain so much.
 _EXPLAINS = 0.5
-# All ranks wait for a slow link, which costs each of them a little of its own time. A host without a
-# free core answers late, too, and the time of its ranks alone grows.
+# All ranks wait for a slow link, which costs each of them a little of its own time. A host without
+# a free core answers late, too, and the time of its ranks alone grows.
 _UNEVEN = 0.25
 # Packets sent again; a good network loses fewer by far.
 _LOST = 0.003

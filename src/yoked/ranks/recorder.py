@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from yoked.core.fs import write_bytes
 from yoked.core.names import CALLS_SUFFIX, STACKS_SUFFIX
+from yoked.core.proc import kernel_view
 from yoked.core.shared_json import SharedJson
 from yoked.ranks.freeing import free_rank
 
@@ -37,7 +38,12 @@ FILE_VARIABLE = "YOKED_RECORDER_FILE"
 FLIGHT_VARIABLE, FLIGHT_COLLECTIVES = "TORCH_FR_BUFFER_SIZE", "64"
 FREE, STACKS, CALLS = b"f", b"s", b"c"
 
+# The exit status of a rank that could not be freed otherwise.
+STUCK_EXIT = 75
+
 PERIOD_S = 0.25
+# From the end of its connections until a call has raised, as a rule 1 to 2 ms.
+_RAISES_S = 0.05
 # The flight recorder is asked where the main thread stands.
 _STANDS_S = 0.5
 _MOST_FRAMES = 24
@@ -134,7 +140,7 @@ class Recorder:
             if readable:
                 word = os.read(words, 1)
                 if word == FREE:
-                    free_rank()
+                    self._free(main)
                 elif word == STACKS:
                     _leave(path.with_suffix(STACKS_SUFFIX), _stacks())
                 elif word == CALLS:
@@ -142,6 +148,22 @@ class Recorder:
                 elif not word:
                     # The daemon is gone: there is nobody left to say anything.
                     words = None
+
+    def _free(self, main: int | None) -> None:
+        """Have the call raise in which the main thread is blocked; end the process if it does not.
+
+        A message between two ranks that has come in part is waited for by Gloo although its
+        connection has ended (torch 2.13, 2.15), and no signal's handler runs meanwhile.
+        """
+        stood = _frames(sys._current_frames().get(main or 0))  # noqa: SLF001 - its one door
+        free_rank()
+        time.sleep(_RAISES_S)
+        frames = _frames(sys._current_frames().get(main or 0))  # noqa: SLF001 - its one door
+        waits = self._awaited is not None or any(each["flying"] for each in _groups() or ())
+        own = kernel_view(os.getpid())
+        # That of the main thread; one that is about to raise, and waits for a core, has an R.
+        if waits and frames == stood and own is not None and own.state == "S":
+            os._exit(STUCK_EXIT)
 
     def _record(self, main: int | None) -> dict[str, Any]:
         now_s = time.monotonic()

@@ -117,6 +117,36 @@ def test_at_a_word_a_rank_writes_where_all_its_threads_are(tmp_path: Path) -> No
     assert loader["frames"][0][2] == "loads_data"
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_rank_whose_call_does_not_raise_as_it_is_freed_is_ended(
+    tmp_path: Path, waits: bool
+) -> None:
+    file = tmp_path / "0.1.record"
+    program = PROGRAM if waits else THREADS
+    reads, writes = os.pipe()
+    env = {
+        **os.environ,
+        recorder.FILE_VARIABLE: str(file),
+        recorder.WORDS_VARIABLE: str(reads),
+    }
+    with subprocess.Popen([sys.executable, "-c", program], env=env, pass_fds=[reads]) as rank:
+        try:
+            soon(lambda: (read_shared_json(file) or {"frames": 0})["frames"])
+            # Until it sleeps.
+            time.sleep(0.3)
+            os.write(writes, recorder.FREE)
+            if waits:
+                assert rank.wait(LIMIT_S) == recorder.STUCK_EXIT
+            else:
+                # It is not known to wait for others: the next word finds it there.
+                os.write(writes, recorder.STACKS)
+                assert soon(lambda: read_json(tmp_path / "0.1.stacks"))
+        finally:
+            rank.kill()
+            os.close(reads)
+            os.close(writes)
+
+
 def test_without_a_daemon_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(recorder.FILE_VARIABLE, raising=False)
     before = threading.active_count()
