@@ -30,6 +30,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Rows, columns and depth of the product that is timed: a layer of a small model.
 _ROWS, _WIDTH = 512, 768
 _TIMED_S = 0.05
+# Two timings of one product differ by less.
+_WORTH_IT = 1.1
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,9 @@ def choose_dtype(said: Sequence[Compute]) -> tuple[str, str] | None:
     best, other = sorted(worst_s, key=lambda dtype: worst_s[dtype])
     gain = worst_s[other] / worst_s[best]
     where = "this CPU" if len(times) == 1 else "the slowest of the CPUs"
+    if gain < _WORTH_IT:
+        # By chance it would be this one now and that one then, and all compiled anew.
+        return "float32", f"bfloat16 multiplies about as fast on {where}"
     return best, f"it multiplies {gain:.1f}x as fast as {other} on {where}"
 
 

@@ -37,6 +37,12 @@ def test_the_slowest_rank_decides_on_the_dtype(snapshot: SnapshotAssertion) -> N
     assert choose_dtype([fast_in_bfloat16, slow_in_it]) == snapshot
 
 
+def test_timings_that_hardly_differ_choose_the_same_dtype_at_each_start() -> None:
+    chosen = {choose_dtype([cpu(0.0100, other_s)]) for other_s in (0.0095, 0.0100, 0.0105)}
+
+    assert chosen == {("float32", "bfloat16 multiplies about as fast on this CPU")}
+
+
 def test_ranks_on_gpus_do_not_vote_on_the_dtype() -> None:
     gpu = Compute(None, {})
 
