@@ -5,7 +5,9 @@ part of the data: nanochat does so on CPUs. The group is started when the progra
 it needs one, and not before:
 
 - something asks torch.distributed for the default group, which could only fail without one;
-- an optimizer is about to step, and no group exists: from here on the ranks' weights part.
+- an optimizer of the program's own is about to step, and no group exists: it may share gradients
+  in its step where there is one. torch's own optimizers never do, so for them none is started: a
+  program in which rank 0 alone trains would wait for the others there.
 
 Asking whether a group exists starts none: most programs ask so that they can start their own,
 with their own backend and deadline. A program that is known to ask for another reason
@@ -123,9 +125,14 @@ class Starter:
         self._ours = dist.group.WORLD
         log_substitution(f"started the process group on {backend}", because)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the default group is the one that was started here."""
+        return self._ours is not None and dist.group.WORLD is self._ours
+
     def close(self) -> None:
         """End the group if it is ours and still there."""
-        if self._ours is not None and dist.group.WORLD is self._ours:
+        if self.is_ours:
             dist.destroy_process_group()
         self._ours = None
 
@@ -135,7 +142,8 @@ class Starter:
             RECORDER.step_done()
             self._stepped.clear()
         self._stepped.add(id(optimizer))
-        self.start("an optimizer steps on several ranks and the program has started none")
+        if not type(optimizer).__module__.startswith("torch.optim."):
+            self.start("an optimizer steps on several ranks and the program has started none")
 
     def _found_or_started(self, native: Callable[[], _T]) -> Callable[[], _T]:
         def default_group() -> _T:

@@ -30,3 +30,22 @@ def test_a_step_is_one_of_all_optimizers(
                 before_a_step(optimizer, (), {})
 
     assert counted.steps == 10
+
+
+class Own(torch.optim.SGD):
+    """A program's own, which may look for a group in its step."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "started"), [(torch.optim.SGD, False), (torch.optim.AdamW, False), (Own, True)]
+)
+def test_a_group_is_started_for_optimizers_that_may_use_it(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, started: bool
+) -> None:
+    reasons: list[str] = []
+    monkeypatch.setattr(group.Starter, "start", lambda _, because: reasons.append(because))
+    starter = group.Starter(cast(Any, SimpleNamespace(count=2)))
+
+    starter._before_a_step(kind([torch.zeros(1)]), (), {})
+
+    assert bool(reasons) == started
