@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from yoked.diagnosis.activity import Activity, activity_of
 from yoked.diagnosis.memory import MemoryTrace, Sample
-from yoked.diagnosis.vitals import Machine, RankVitals, Recorded, Vitals
+from yoked.diagnosis.vitals import Learning, Machine, RankVitals, Recorded, Vitals
 
 # Steps from which the usual one is learned, and looks that are kept: a minute of two a second.
 _STEPS_KEPT = 128
@@ -89,7 +89,8 @@ class Step:
 class RankHistory:
     """One rank. taken: its last steps, the oldest first. moved_s: when it was last seen to get on:
     another step, another collective, another line. doing, since_s: what it is about, and since
-    when; longest_s: for how long it has been at each of what it was about before.
+    when; longest_s: for how long it has been at each of what it was about before. learning: as it
+    was told last; a rank that has ended keeps it.
     """
 
     steps: int = 0
@@ -99,11 +100,13 @@ class RankHistory:
     longest_s: dict[Activity, float] = field(default_factory=dict)
     taken: deque[Step] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
     memory: MemoryTrace = field(default_factory=MemoryTrace)
+    learning: Learning | None = None
     _mark: object = None
     _delayed_s: float | None = None
 
     def take(self, rank: RankVitals, recorded: Recorded, now_s: float) -> None:
         """Learn from a newer look at it."""
+        self.learning = recorded.learning or self.learning
         doing = activity_of(rank)
         if doing != self.doing:
             if self.doing is not None:
@@ -221,12 +224,21 @@ class RunHistory:
             if rank.recorded is not None:
                 known.take(rank, rank.recorded, now_s)
             known.memory.take(Sample(now_s, known.steps, rank.memory_bytes))
+        for ended in vitals.ended:
+            if ended.rank in host.place.ranks and ended.learning is not None:
+                self.ranks[ended.rank].learning = ended.learning
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""
         if now_s - self.now_s > _BREAK_S:
             self._awake_s = now_s
         self.now_s = max(self.now_s, now_s)
+
+    @property
+    def learning(self) -> dict[int, Learning]:
+        """How the ranks learn that have told it."""
+        known = ((rank, each.learning) for rank, each in self.ranks.items())
+        return {rank: learning for rank, learning in known if learning is not None}
 
     def stands_s(self, rank: int) -> float:
         """For how long a rank has not been seen to get on."""

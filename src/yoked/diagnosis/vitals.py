@@ -7,7 +7,7 @@ by its types (core/schema.py). Standard library alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from yoked.core.schema import Constraint
 
@@ -60,6 +60,39 @@ class Awaited:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """The parameters that an optimizer of a rank trains, as the rank holds them.
+
+    layout: of their shapes and dtypes. elements, largest: in all, and of the largest of them.
+    sums: a step of this optimizer, and the checksum of a sample of the parameters after it; step 0
+    is before the first.
+    """
+
+    layout: Count
+    elements: Count
+    largest: Count
+    sums: tuple[tuple[Count, Count], ...] = ()
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a rank of somebody's program learns (launch/bootstrap/learning.py).
+
+    group: whose the default process group is; none: there is none. floats, wholes: the most
+    elements that one call of torch.distributed carried so far, of real and of whole numbers; None:
+    nobody can tell. libraries: of those that train, what it has loaded. other_ways: it has one
+    loaded by which ranks could share beside torch.distributed.
+    """
+
+    optimizers: tuple[Trained, ...]
+    group: Literal["none", "bootstrap", "program"]
+    floats: Count | None
+    wholes: Count | None
+    libraries: tuple[Text, ...] = ()
+    other_ways: bool = False
+
+
+@dataclass(frozen=True)
 class Recorded:
     """What a rank recorded of itself (ranks/recorder.py).
 
@@ -68,6 +101,7 @@ class Recorded:
     frames: of the main thread, the innermost first; frames_age_s: since it stands there.
     groups: None: nothing is known of them. traced: a debugger of Python's is at work. step_s,
     step_cpu_s: of its last steps, and of a core that its threads used in them, the oldest first.
+    learning: None: no optimizer has stepped, or the program is not watched for that.
     """
 
     age_s: Age
@@ -82,6 +116,7 @@ class Recorded:
     traced: bool = False
     step_s: tuple[Age, ...] = ()
     step_cpu_s: tuple[Age, ...] = ()
+    learning: Learning | None = None
 
 
 @dataclass(frozen=True)
@@ -110,11 +145,12 @@ class RankVitals:
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank that has ended. exit_code: negative for a signal."""
+    """A rank that has ended. exit_code: negative for a signal. learning: as it recorded it last."""
 
     rank: Count
     exit_code: int
     age_s: Age
+    learning: Learning | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -70,6 +70,10 @@ class Recorder:
         self._awaited: tuple[str, tuple[int, ...], float] | None = None
         self._frames: list[list[Any]] = []
         self._frames_s = self._stepped_s
+        self._memory: SharedJson | None = None
+        self._writing = threading.Lock()
+        # How the program learns, as yoked.diagnosis.vitals.Learning has it; None: nothing is known.
+        self.learning: Callable[[], Mapping[str, Any] | None] = lambda: None
 
     def start(self) -> None:
         """Write from now on, if a daemon has given this process a file."""
@@ -77,7 +81,7 @@ class Recorder:
         if path is None:
             return
         try:
-            memory = SharedJson(Path(path))
+            self._memory = SharedJson(Path(path))
         except OSError:
             # A full disk: the run goes on, and nobody can tell what this rank does.
             return
@@ -86,7 +90,7 @@ class Recorder:
             os.set_inheritable(descriptor, False)
         thread = threading.Thread(
             target=self._run,
-            args=(memory, descriptor, Path(path)),
+            args=(descriptor, Path(path)),
             name="yoked-recorder",
             daemon=True,
         )
@@ -128,11 +132,15 @@ class Recorder:
 
     # ---- what is written
 
-    def _run(self, memory: SharedJson, words: int | None, path: Path) -> None:
-        main = threading.main_thread().ident
+    def write(self) -> None:
+        """Write how it is now; the last time when the program has ended, for whoever looks then."""
+        if self._memory is not None:
+            with self._writing, contextlib.suppress(ValueError):
+                self._memory.write(self._record(threading.main_thread().ident))
+
+    def _run(self, words: int | None, path: Path) -> None:
         while True:
-            with contextlib.suppress(ValueError):
-                memory.write(self._record(main))
+            self.write()
             if words is None:
                 time.sleep(PERIOD_S)
                 continue
@@ -140,7 +148,7 @@ class Recorder:
             if readable:
                 word = os.read(words, 1)
                 if word == FREE:
-                    self._free(main)
+                    self._free(threading.main_thread().ident)
                 elif word == STACKS:
                     _leave(path.with_suffix(STACKS_SUFFIX), _stacks())
                 elif word == CALLS:
@@ -187,6 +195,7 @@ class Recorder:
             "frames_s": self._frames_s,
             "groups": _groups() if now_s - self._frames_s >= _STANDS_S else None,
             "traced": sys.gettrace() is not None,
+            "learning": self.learning(),
         }
 
 
@@ -239,22 +248,32 @@ def last_calls() -> dict[str, Any] | None:
     return None
 
 
+def flights(of_nccl: bool = False) -> list[dict[str, Any]] | None:
+    """The last collectives that torch's flight recorder has, the oldest first; None: no recorder.
+
+    It takes 1 ms. NCCL's are in a recorder of their own.
+    """
+    torch = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(torch, f"_dump_{'nccl' if of_nccl else 'fr'}_trace_json", None)
+    if dump is None:
+        return None
+    try:
+        return list(json.loads(dump(True, False)).get("entries", ()))
+    except (RuntimeError, ValueError):
+        return None
+
+
 def _groups() -> list[dict[str, Any]] | None:
     """What torch's flight recorder has of each group; None: it has none, or no such recorder.
 
     Counted by entries: its last completed collective, its states and its times are wrong at times.
     """
-    torch = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(torch, "_dump_fr_trace_json", None)
-    if dump is None:
-        return None
-    try:
-        told = json.loads(dump(True, False))
-    except (RuntimeError, ValueError):
+    entries = flights()
+    if entries is None:
         return None
     groups: dict[str, dict[str, Any]] = {}
     newest = None
-    for entry in told.get("entries", ()):
+    for entry in entries:
         name = str(entry["process_group"][0])
         group = groups.setdefault(name, {"name": name, "started": 0, "flying": [], "calls": []})
         if not entry["is_p2p"]:

@@ -62,6 +62,19 @@ _FAILURE = fields(
     strict=("host", "what"),
     more=True,
 )
+_CAUSE = fields(
+    {
+        "cause": line,
+        "hosts": each(line),
+        "rank": optional(count),
+        "certainty": one_of("sure", "likely"),
+        "since_s": number,
+        "what": text,
+        "fix": each(text),
+    },
+    needed=("cause", "hosts", "what"),
+    more=True,
+)
 STATE = one_of("prepared", "running", "finished", "failed", "stopped", "interrupted", "lost")
 JOB = fields(
     {
@@ -110,21 +123,8 @@ JOB = fields(
                             }
                         )
                     ),
-                    "causes": all_of(
-                        fields(
-                            {
-                                "cause": line,
-                                "hosts": each(line),
-                                "rank": optional(count),
-                                "certainty": one_of("sure", "likely"),
-                                "since_s": number,
-                                "what": text,
-                                "fix": each(text),
-                            },
-                            needed=("cause", "hosts", "what"),
-                            more=True,
-                        )
-                    ),
+                    "causes": all_of(_CAUSE),
+                    "warnings": all_of(_CAUSE),
                     "nccl": optional(complete({"what": text, "as_planned": flag})),
                 },
                 needed=("causes",),

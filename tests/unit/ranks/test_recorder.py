@@ -147,6 +147,28 @@ def test_a_rank_whose_call_does_not_raise_as_it_is_freed_is_ended(
             os.close(writes)
 
 
+ENDS_AT_ONCE = """
+import os
+from yoked.ranks.recorder import RECORDER
+RECORDER.start()
+RECORDER.learning = lambda: {"group": "none"}
+RECORDER.step_done()
+RECORDER.write()
+os._exit(0)
+"""
+
+
+def test_what_a_program_did_between_two_looks_is_left_at_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "0.0.record"
+    env = {**os.environ, recorder.FILE_VARIABLE: str(file)}
+
+    subprocess.run([sys.executable, "-c", ENDS_AT_ONCE], env=env, check=True)
+
+    told = read_shared_json(file)
+    assert told is not None
+    assert (told["steps"], told["learning"]) == (1, {"group": "none"})
+
+
 def test_without_a_daemon_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(recorder.FILE_VARIABLE, raising=False)
     before = threading.active_count()

@@ -60,6 +60,7 @@ _MOVING = (
     "gather",
     "scatter",
 )
+METHODS = (*_REDUCING_IN_PLACE, *_REDUCING, *_MOVING)
 _FLOAT8 = frozenset(
     (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 )
@@ -203,7 +204,7 @@ def _with_future(native: _Call) -> _Call:
         work = native(group, outputs, *args)
         if work is None or isinstance(work, Supplied) or not on_gloo(group, outputs):
             return work
-        return _Sole(work, list(_tensors(outputs)))
+        return _Sole(work, list(tensors_in(outputs)))
 
     return call
 
@@ -242,7 +243,7 @@ def _reduce_by_sum(native: _Call, *, name: str, gaps: set[str]) -> _Call:
 
 def _whole(args: tuple[Any, ...]) -> bool:
     """Whether these are whole numbers. Of truth values NCCL refuses the average too."""
-    kind = next(_tensors(args)).dtype
+    kind = next(tensors_in(args)).dtype
     return not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
 
 
@@ -251,7 +252,7 @@ def _scaled_sum(native: _Call, group: ProcessGroup, name: str, args: tuple[Any, 
     *tensors, options = args
     _, factor = options.reduceOp.__getstate__()
     if name in _REDUCING_IN_PLACE:
-        for tensor in _tensors(tensors):
+        for tensor in tensors_in(tensors):
             tensor.mul_(factor)
     else:
         tensors = [tensors[0], _mapped(lambda tensor: tensor * factor, tensors[1])]
@@ -262,7 +263,7 @@ def _whole_average(native: _Call, group: ProcessGroup, args: tuple[Any, ...]) ->
     log_substitution(
         "divides after the sum for ReduceOp.AVG of integers", "Gloo averages floats alone"
     )
-    outputs = list(_tensors(args[:1]))
+    outputs = list(tensors_in(args[:1]))
     root = getattr(args[-1], "rootRank", group.rank())
     ranks = group.size()
 
@@ -292,12 +293,12 @@ def _move_as_bytes(native: _Call) -> _Call:
     """Move float8 as the bytes it is made of."""
 
     def call(group: ProcessGroup, *args: Any) -> Any:
-        first = next(_tensors(args), None)
+        first = next(tensors_in(args), None)
         if first is None or first.dtype not in _FLOAT8 or not on_gloo(group, args):
             return native(group, *args)
         log_substitution("moves float8 as bytes", "Gloo does not know its dtypes")
         work = native(group, *_mapped(_bytes_of, args))
-        return work if work is None else _Sole(work, list(_tensors(args[:1])))
+        return work if work is None else _Sole(work, list(tensors_in(args[:1])))
 
     return call
 
@@ -327,7 +328,7 @@ def _gather_unequal(native: _Call) -> _Call:
 
 def _unequal(args: tuple[Any, ...]) -> bool:
     """Whether the arguments of allgather are one tensor and outputs of several sizes."""
-    outputs = list(_tensors(args[:1]))
+    outputs = list(tensors_in(args[:1]))
     return len(args) > 1 and len({output.numel() for output in outputs}) > 1
 
 
@@ -340,7 +341,7 @@ def _broadcast(group: ProcessGroup, tensor: Tensor, root: int) -> Work:
 
 def on_gloo(group: ProcessGroup, args: Any) -> bool:
     """Whether Gloo serves this group's tensors on their device."""
-    first = next(_tensors(args), None)
+    first = next(tensors_in(args), None)
     return first is not None and serves(group, first.device)
 
 
@@ -353,13 +354,13 @@ def serves(group: ProcessGroup, device: torch.device) -> bool:
         return False
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in nested lists and tuples, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:

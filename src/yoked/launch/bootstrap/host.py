@@ -137,7 +137,7 @@ class HostProgram:
         """What has happened; None: nothing for a while, or a child ended."""
         ranks = self._ranks if self._running else None
         over = ranks is not None and ranks.over
-        self._look()
+        self._look(last=over)
         try:
             event = self._events.get(timeout=0 if over else _POLL_S)
             if not isinstance(event, Told):
@@ -154,8 +154,11 @@ class HostProgram:
         )
         return RanksOver(self._generation, failures, ranks.ended_well, ranks.calls)
 
-    def _look(self) -> None:
-        """Look at the ranks, if it is time to, and have the other hosts know."""
+    def _look(self, *, last: bool = False) -> None:
+        """Look at the ranks, if it is time to, and have the other hosts know.
+
+        last: they have just ended.
+        """
         if self._ranks is None:
             self._look_for_others()
         if self._watch is None or self._ranks is None:
@@ -163,7 +166,7 @@ class HostProgram:
         if self._watch.stacks_asked():
             self._ranks.write_stacks()
         try:
-            seen = self._watch.turn(self._ranks, time.monotonic())
+            seen = self._watch.turn(self._ranks, time.monotonic(), last=last)
             if seen is not None:
                 self._stage.runs(seen)
         except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run
@@ -207,7 +210,7 @@ class HostProgram:
         if isinstance(command, EndGeneration):
             _say(_summary(command.decision))
             self._note_attempt(command.decision)
-            self._watch = None
+            self._end_watch(finished=command.decision.status == "finished")
             if self._control is not None and self._job.node_rank == 0:
                 self._control.store_port = None
         if self._ranks is None:
@@ -246,6 +249,15 @@ class HostProgram:
         self._watch = Watch(self._job, number)
         if self._control is not None:
             self._control.store_port = self._ranks.store_port
+
+    def _end_watch(self, *, finished: bool) -> None:
+        if self._watch is not None:
+            try:
+                self._watch.end(finished=finished)
+                self._notifier.warn(self._watch.warning)
+            except Exception as problem:  # noqa: BLE001 - as above
+                traceback.print_exception(problem)
+        self._watch = None
 
     def _now_s(self) -> float:
         return self._epoch_s + time.monotonic()

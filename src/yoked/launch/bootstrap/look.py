@@ -26,6 +26,7 @@ from yoked.diagnosis.vitals import (
     Ended,
     Frame,
     Group,
+    Learning,
     LinkVitals,
     RankVitals,
     Recorded,
@@ -147,6 +148,12 @@ def link_vitals(node: int, ends: Sequence[Connection]) -> LinkVitals:
     )
 
 
+def learning_of(file: Path) -> Learning | None:
+    """How a rank learned that may have ended, by its recorder's file."""
+    last = _recorded(file)
+    return None if last is None else last.learning
+
+
 def _recorded(file: Path) -> Recorded | None:
     """What a rank recorded, with ages in place of times; None: nothing, or nothing that fits."""
     told = read_shared_json(file)
@@ -173,6 +180,7 @@ def _recorded(file: Path) -> Recorded | None:
             traced=told["traced"],
             step_s=_between(at_s for at_s, _ in ends),
             step_cpu_s=_between(cpu_s for _, cpu_s in ends),
+            learning=decode(Learning | None, told.get("learning")),
         )
     except (KeyError, TypeError, ValueError):
         # The program has its own user's rights, and may write there what it likes.

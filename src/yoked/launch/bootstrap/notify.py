@@ -37,6 +37,7 @@ class Notifier:
 
     def __init__(self, job: Job) -> None:
         self._receiver = _receiver(job)
+        self._warning: str | None = None
         self._told: set[tuple[str | None, int, int | None]] = set()
         self._texts: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -47,13 +48,17 @@ class Notifier:
             return
         if failure.key not in self._told:
             self._told.add(failure.key)
-            self._tell("is hung", failure)
+            self._tell("is hung", failure.headline)
+
+    def warn(self, what: str | None) -> None:
+        """A run that ends well is told with this; None: nothing is wrong with it."""
+        self._warning = what
 
     def ended(self, outcome: RunOutcome) -> None:
         """The run is over. Of one that a person stopped nobody need be told."""
         if outcome.status in ("finished", "failed"):
             said = "is finished" if outcome.status == "finished" else "failed"
-            self._tell(said, outcome.failure)
+            self._tell(said, outcome.failure.headline if outcome.failure else self._warning)
 
     def close(self) -> None:
         """Give what is under way its time, and leave behind what takes longer."""
@@ -61,11 +66,11 @@ class Notifier:
             self._texts.put(None)
             self._thread.join(2 * LIMIT_S)
 
-    def _tell(self, said: str, failure: Failure | None) -> None:
+    def _tell(self, said: str, why: str | None) -> None:
         if self._receiver is None:
             return
         verdict = f"run {self._receiver.run} {said}"
-        whole = verdict if failure is None else f"{verdict}: {failure.headline}"
+        whole = verdict if why is None else f"{verdict}: {why}"
         self._texts.put((verdict, one_line(" ".join(whole.split()))[:_MOST_CHARACTERS]))
         if self._thread is None:
             self._thread = threading.Thread(target=self._send_all, name="notify", daemon=True)

@@ -173,6 +173,7 @@ def _end(status: int) -> NoReturn:
 
 def _end_well(job: Job, attempt: int, rank: int, good_end: ExitStack) -> None:
     good_end.close()
+    RECORDER.write()
     # The others, if they go on, lose their connections before this process has its exit status.
     with suppress(OSError):
         job.end_mark(attempt, rank).touch()
@@ -253,7 +254,9 @@ def _bootstrap(job: Job, args: tuple[str, ...]) -> Callable[[], None]:
             gloo,
             nanochat,
         )
+        from yoked.launch.bootstrap.carried import Carried
         from yoked.launch.bootstrap.group import Ranks, Starter
+        from yoked.launch.bootstrap.learning import Learning
 
     ranks = Ranks()
     starter = Starter(ranks)
@@ -261,6 +264,12 @@ def _bootstrap(job: Job, args: tuple[str, ...]) -> Callable[[], None]:
     coalescing.supply_coalescing()
     ddp_hooks.accept_bf16_hooks()
     starter.install()
+    if ranks.count > 1:
+        carried = Carried()
+        carried.count_calls()
+        learning = Learning(carried, lambda: starter.is_ours)
+        learning.install()
+        RECORDER.learning = learning.told
     accelerate.prepare(ranks)
     if ranks.count > 1:
         checkpoint_files.share_checkpoints()

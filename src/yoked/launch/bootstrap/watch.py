@@ -18,6 +18,7 @@ from typing import Any
 
 from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
 from yoked.core.fs import write_bytes
+from yoked.diagnosis.alone import CODE, Alone, alone, words_of_alone
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.gate import Shares, busy_ranks, shares_of
 from yoked.diagnosis.history import Place, RunHistory
@@ -28,7 +29,7 @@ from yoked.diagnosis.rules import causes
 from yoked.diagnosis.vitals import Ended, Vitals
 from yoked.diagnosis.words import words_of
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.look import Looker
+from yoked.launch.bootstrap.look import Looker, learning_of
 from yoked.launch.bootstrap.outcome import Failure
 from yoked.launch.bootstrap.spawn import LocalRanks
 
@@ -65,6 +66,7 @@ class Watch:
         self._shares: Shares | None = None
         self._said: object = None
         self._kept: tuple[str, str] | None = None
+        self._alone: Alone | None = None
         self.causes: list[Cause] = []
 
     def take(self, told: Told, now_s: float) -> None:
@@ -73,14 +75,23 @@ class Watch:
             return
         self._history.take(told.node, told.vitals, now_s)
 
-    def turn(self, ranks: LocalRanks, now_s: float) -> Vitals | None:
-        """Look, if it is time to, and judge; returns what was seen, for the other hosts."""
-        if now_s < self._due_s:
+    def turn(self, ranks: LocalRanks, now_s: float, *, last: bool = False) -> Vitals | None:
+        """Look, if it is time to, and judge; returns what was seen, for the other hosts.
+
+        last: the ranks have ended, and it is time for a look at what they left.
+        """
+        if now_s < self._due_s and not last:
             return None
         self._due_s = now_s + PERIOD_S
         pids, over = ranks.processes, ranks.through
         ended = [
-            Ended(rank, code, max(0.0, time.time() - at_s)) for rank, (code, at_s) in over.items()
+            Ended(
+                rank,
+                code,
+                max(0.0, time.time() - at_s),
+                learning_of(self._job.record_file(self._generation, rank)),
+            )
+            for rank, (code, at_s) in over.items()
         ]
         # A process takes seconds to go; what its recorder wrote last is of before.
         pids = {rank: pid for rank, pid in pids.items() if rank not in over}
@@ -95,8 +106,14 @@ class Watch:
             self._shares_due_s = now_s + _SHARES_S
             # While it evaluates or saves, what was before goes on to hold.
             self._shares = shares_of(self._history) or self._shares
+        self._alone = alone(self._history.learning)
         self._write()
         return seen
+
+    def end(self, *, finished: bool) -> None:
+        """The run is over on all hosts: say what is known only now. finished: it ended well."""
+        self._alone = alone(self._history.learning, finished=finished)
+        self._write()
 
     @property
     def failure(self) -> Failure | None:
@@ -118,6 +135,11 @@ class Watch:
             time_s=time.time(),
         )
 
+    @property
+    def warning(self) -> str | None:
+        """What is wrong with a run that ends well, in a sentence; None: nothing."""
+        return next((warning["what"] for warning in self._warnings()), None)
+
     def memory_of(self, rank: int) -> MemoryTrend | None:
         """How the memory of a rank went; None: nothing is known of it."""
         return self._history.ranks[rank].memory.trend
@@ -134,7 +156,8 @@ class Watch:
         said = [_said(cause, self._hosts) for cause in self.causes]
         busy = list(busy_ranks(self._history))
         # Not for each second that goes by.
-        new = (said, self._shares, [(each.rank, each.doing, each.at) for each in busy])
+        doing = [(each.rank, each.doing, each.at) for each in busy]
+        new = (said, self._shares, doing, self._alone)
         if new == self._said:
             return
         self._said = new
@@ -142,6 +165,7 @@ class Watch:
             "attempt": self._generation,
             "time_s": time.time(),
             "causes": said,
+            "warnings": self._warnings(),
             "shares": self._shares and asdict(self._shares),
             "busy": [asdict(each) for each in busy],
             "nccl": self._nccl if said else None,
@@ -150,6 +174,23 @@ class Watch:
         with contextlib.suppress(OSError):
             JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
             self._keep()
+
+    def _warnings(self) -> list[dict[str, Any]]:
+        """What is wrong with a run that gets on, in the form of a cause."""
+        if self._alone is None:
+            return []
+        words = words_of_alone(self._alone, [host.place for host in self._history.hosts])
+        nodes = sorted({self._history.node_of(rank) for rank in self._alone.ranks})
+        return [
+            {
+                "cause": CODE,
+                "hosts": [self._hosts[node] for node in nodes],
+                "rank": None,
+                "certainty": "sure",
+                "what": words.what,
+                "fix": list(words.fix),
+            }
+        ]
 
     @cached_property
     def _nccl(self) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from tests.unit.launch.bootstrap.jobs import made_up_job
 from yoked.agent.jobfolder import JobFolder
 from yoked.diagnosis.vitals import Vitals
 from yoked.launch.bootstrap import host
-from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp, StopAsked
+from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp, RanksOver, StopAsked
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Node
 from yoked.launch.bootstrap.outcome import Decision, Failure
@@ -32,6 +32,12 @@ class Ranks:
     def __init__(self) -> None:
         self.freed = 0
         self.store_port = None
+        self.over = False
+        self.ended_well = (0, 1)
+        self.calls = ()
+
+    def failures(self, memory_of: object) -> tuple[Failure, ...]:
+        return ()
 
     def free(self) -> None:
         self.freed += 1
@@ -45,11 +51,23 @@ class Watch:
 
     failure: Failure | None = None
 
+    def __init__(self) -> None:
+        self.looks: list[bool] = []
+        self.ended: list[bool] = []
+        self.warning: str | None = None
+
     def stacks_asked(self) -> bool:
         return False
 
-    def turn(self, ranks: object, now_s: float) -> Vitals:
+    def turn(self, ranks: object, now_s: float, *, last: bool) -> Vitals:
+        self.looks.append(last)
         return Vitals(attempt=0, number=1)
+
+    def memory_of(self, rank: int) -> None: ...
+
+    def end(self, *, finished: bool) -> None:
+        self.ended.append(finished)
+        self.warning = "its ranks share nothing"
 
 
 @pytest.fixture
@@ -65,7 +83,8 @@ def program(folder: Path, *, ends_held_up: bool) -> HostProgram:
     nodes = (Node("alpha", "127.0.0.1", 2),)
     job = made_up_job(folder, nodes=nodes, restarts=1, ends_held_up=ends_held_up)
     signals: Any = SimpleNamespace(events=SimpleQueue())
-    notifier: Any = SimpleNamespace(held_up=lambda failure: None)
+    notifier: Any = SimpleNamespace(held_up=lambda failure: None, warned=[])
+    notifier.warn = notifier.warned.append
     found = HostProgram(job, signals, notifier)
     found._events.get()  # that it has joined
     found._start(0, 0)
@@ -129,3 +148,20 @@ def test_what_a_person_asks_for_is_acknowledged_at_once() -> None:
 
     assert told == ["interrupted", "stopped"]
     assert [signals.events.get() for _ in told] == [StopAsked(stop) for stop in told]
+
+
+def test_what_ranks_left_at_their_end_is_looked_at_before_the_run_ends(
+    tmp_path: Path, watch: Watch
+) -> None:
+    of = program(tmp_path, ends_held_up=False)
+    ranks = cast(Any, of._ranks)
+    before = of._next_event()
+
+    ranks.over = True
+    event = of._next_event()
+    of._carry_out(EndGeneration(Decision(0, "finished", None, again=False)))
+
+    assert before is None
+    assert event == RanksOver(0, (), (0, 1))
+    assert (watch.looks, watch.ended) == ([False, True], [True])
+    assert cast(Any, of._notifier).warned == ["its ranks share nothing"]

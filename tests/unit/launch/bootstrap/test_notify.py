@@ -95,6 +95,16 @@ def test_a_command_gets_the_text_and_no_shell(tmp_path: Path) -> None:
     assert target.read_text() == "run night is finished\n"
 
 
+def test_a_run_that_ends_well_with_a_warning_is_told_with_it(tmp_path: Path) -> None:
+    with server() as (url, came):
+        of = notifier(tmp_path, url=url)
+        of.warn("its ranks share nothing")
+        of.ended(outcome("finished"))
+        of.close()
+
+    assert [text for _, _, text in came] == ["run night is finished: its ranks share nothing"]
+
+
 @pytest.mark.parametrize("status", ["stopped", "interrupted"])
 def test_of_a_run_that_a_person_ended_nobody_is_told(tmp_path: Path, status: Status) -> None:
     with server() as (url, came):

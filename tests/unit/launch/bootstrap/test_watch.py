@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -103,3 +104,97 @@ def test_with_a_cause_the_network_is_told_that_nccl_says_in_a_ranks_log(
         "as_planned": False,
     }
     assert silent["nccl"] is goes_on["nccl"] is None
+
+
+def learning(*sums: int, group: str = "none", floats: int = 0) -> dict[str, Any]:
+    """As a rank's recorder writes it. sums: before its first step, after 1, 2, 4 ..."""
+    steps = [0, *(2**power for power in range(len(sums) - 1))]
+    trained = {"layout": 1, "elements": 100, "largest": 90,
+               "sums": list(zip(steps, sums, strict=True))}  # fmt: skip
+    return {"optimizers": [trained], "group": group, "floats": floats, "wholes": 0,
+            "libraries": ["lightning.pytorch"], "other_ways": False}  # fmt: skip
+
+
+class Ranks:
+    """Two of a host, which write what they are told to. The test's process is both of them."""
+
+    def __init__(self, of: Job) -> None:
+        self.processes = {0: os.getpid(), 1: os.getpid()}
+        self.through: dict[int, tuple[int, float]] = {}
+        of.record_file(0, 0).parent.mkdir(parents=True, exist_ok=True)
+        self._memories = [SharedJson(of.record_file(0, rank)) for rank in (0, 1)]
+
+    def write(self, rank: int, learns: dict[str, Any] | None, steps: int = 1) -> None:
+        self._memories[rank].write({**record(steps), "learning": learns})
+
+    def end(self, rank: int) -> None:
+        """Its process is gone; its file stays."""
+        del self.processes[rank]
+        self.through[rank] = (0, time.time())
+
+
+def warnings(folder: Path) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = as_understood(json.loads((folder / "diagnosis.json").read_text()))[
+        "warnings"
+    ]
+    return told
+
+
+def test_ranks_that_share_nothing_are_told_from_their_first_step_to_their_end(
+    tmp_path: Path,
+) -> None:
+    of = replace(job(tmp_path), nodes=(Node("alpha", "192.0.2.1", 2),))
+    ranks = Ranks(of)
+    watch, looked = Watch(of, 0), cast(LocalRanks, ranks)
+
+    ranks.write(0, learning(5, 50))
+    ranks.write(1, None)
+    watch.turn(looked, 0.0)
+    one = warnings(tmp_path)
+    ranks.write(1, learning(6, 60))
+    watch.turn(looked, PERIOD_S)
+    both = warnings(tmp_path)
+    # Both end between two looks, after more steps.
+    for rank in (0, 1):
+        ranks.write(rank, learning(rank, 10 + rank, 20 + rank, 30 + rank))
+        ranks.end(rank)
+    nothing_new = watch.turn(looked, 1.1 * PERIOD_S)
+    watch.turn(looked, 1.2 * PERIOD_S, last=True)
+    watch.end(finished=True)
+
+    assert (one, nothing_new) == ([], None)
+    (first,), (last,) = both, warnings(tmp_path)
+    assert (first["cause"], first["hosts"], first["rank"]) == ("ranks-alone", ["alpha"], None)
+    assert "after step 1 each has weights of its own" in first["what"]
+    assert first["fix"][0].startswith("Trainer(devices=2, num_nodes=1,")
+    assert "after step 4 each" in last["what"]
+    assert watch.warning == last["what"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_of_ranks_that_may_average_later_it_is_said_once_they_have_ended_well(
+    tmp_path: Path, finished: bool
+) -> None:
+    of = replace(job(tmp_path), nodes=(Node("alpha", "192.0.2.1", 2),))
+    ranks = Ranks(of)
+    watch, looked = Watch(of, 0), cast(LocalRanks, ranks)
+    for rank in (0, 1):
+        ranks.write(rank, learning(5, 50 + rank, group="program"))
+
+    watch.turn(looked, 0.0)
+    before = warnings(tmp_path)
+    watch.end(finished=finished)
+
+    assert before == []
+    assert bool(warnings(tmp_path)) == bool(watch.warning) == finished
+
+
+def test_ranks_that_come_to_share_are_not_warned_of_any_more(tmp_path: Path) -> None:
+    of = replace(job(tmp_path), nodes=(Node("alpha", "192.0.2.1", 2),))
+    ranks = Ranks(of)
+    watch, looked = Watch(of, 0), cast(LocalRanks, ranks)
+    for turn, floats in enumerate((0, 100)):
+        for rank in (0, 1):
+            ranks.write(rank, learning(5, 50 + rank, floats=floats))
+        watch.turn(looked, turn * PERIOD_S)
+        assert bool(warnings(tmp_path)) == (not floats)
