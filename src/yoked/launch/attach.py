@@ -15,7 +15,7 @@ from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.outcome import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
 from yoked.launch.launching import Launch, drawing, saying
-from yoked.launch.registry import Record, ask_state, headline, joined
+from yoked.launch.registry import Record, ask_state, headline, joined, warning_lines
 from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
@@ -94,6 +94,8 @@ class JobEnd:
         restarts = self.attempt
         again = f", after {restarts} restart{'s' * (restarts != 1)}" if restarts else ""
         became = _BECAME[self.state]
+        if self.state == "finished" and self.record.warnings:
+            became += ", and its ranks shared nothing"
         if self.state == "interrupted" and self.record.trains and self.record.progress:
             # A training saves at its end, and has nothing to save before its first step.
             became += " after it had saved" if self.record.failure is None else ", and failed"
@@ -108,6 +110,7 @@ class JobEnd:
             return []
         failure = self.record.failure
         lines = [self.record.refused] if self.record.refused else []
+        lines += [line for each in self.record.warnings for line in warning_lines(each)]
         if failure is not None:
             lines.append(headline(failure))
             if failure.get("at"):
@@ -139,6 +142,7 @@ class JobEnd:
         return {
             **verdict_of(self.run, self.state, [] if self.detached else self.record.faults),
             "attempts": self.attempt + 1,
+            "warnings": self.record.warnings,
             "refused": self.record.refused,
         }
 

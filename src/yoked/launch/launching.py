@@ -17,7 +17,7 @@ from yoked.agent.jobfolder import ACTIVE
 from yoked.core.parallel import at_once, map_hosts
 from yoked.diagnosis.cause import SLOW
 from yoked.errors import YokedError
-from yoked.launch.registry import Record
+from yoked.launch.registry import Record, warning_lines
 from yoked.liveline import LivePart, LiveText
 from yoked.remote.client import AgentClient, RemoteBug
 from yoked.units import listed
@@ -106,6 +106,7 @@ class Launch:
     ) -> None:
         self._ask, self._clients, self._note = ask, clients, note
         self._held_up: tuple[object, ...] | None = None
+        self._warned = False
         self._told: set[str] = set()
         self.line = LiveText()
         self.over = False
@@ -120,6 +121,7 @@ class Launch:
         self.over = self.over or has_begun(record)
         self.line = line_of(record)
         self._say_held_up(record)
+        self._say_warnings(record)
         failure = failed_alone(record)
         if failure is None:
             return False
@@ -153,6 +155,18 @@ class Launch:
         elif record.active:
             self._note("it gets on again")
         self._held_up = key
+
+    def _say_warnings(self, record: Record) -> None:
+        """Say once, when it is found, what is wrong though it gets on; and when that has passed."""
+        warnings = record.warnings
+        if bool(warnings) == self._warned or not record.active:
+            # Of a run that is over its end tells.
+            return
+        self._warned = bool(warnings)
+        for warning in warnings:
+            self._note("\n".join(warning_lines(warning)))
+        if not warnings:
+            self._note("its ranks share what they learn by now")
 
     def _tell(self, record: Record, failure: Mapping[str, Any]) -> None:
         """Have the hosts on which the run goes on end it, for this reason."""

@@ -182,6 +182,16 @@ class Record:
         return list(found.values())
 
     @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """What is wrong with it though it gets on or ended well, as its hosts find, as faults."""
+        for told in self._by_node():
+            diagnosis: Mapping[str, Any] = told.get("diagnosis") or {}
+            # Of an earlier attempt, until this one has told.
+            if diagnosis.get("warnings") and diagnosis.get("attempt") == self.attempt:
+                return [held_up_by(each) for each in diagnosis["warnings"]]
+        return []
+
+    @property
     def held_up_line(self) -> str | None:
         """The root of what holds it up, in a line; None: nothing does, as far as can be told."""
         return fault_line(held_up_by(self.held_up[0])) if self.held_up else None
@@ -257,6 +267,11 @@ def fault_line(fault: Mapping[str, Any]) -> str:
     """The same of a fault of a verdict (agent/verdict.py), with all hosts that may be to blame."""
     where = {"host": listed(map(_named, fault["hosts"])), "rank": fault["rank"]}
     return headline({**where, "what": fault["evidence"][0]})
+
+
+def warning_lines(warning: Mapping[str, Any]) -> list[str]:
+    """A warning of `Record.warnings`, and what to do, for people."""
+    return [f"warning: {warning['evidence'][0]}", *(f"  fix: {line}" for line in warning["fix"])]
 
 
 def collect(

@@ -92,6 +92,17 @@ def test_a_run_that_gets_on_is_healthy() -> None:
     assert verdict(of, []) == "run night goes on, 41 steps are done: nothing holds it up"
 
 
+def test_a_run_whose_ranks_share_nothing_is_healthy_and_has_a_warning() -> None:
+    alone = {**CAUSE, "cause": "ranks-alone", "hosts": ["alpha", "beta"], "rank": None}
+    diagnosis = {"attempt": 0, "causes": [], "warnings": [alone]}
+    of = record(*(told(node, diagnosis=diagnosis, attempt=0) for node in (0, 1)))
+
+    found = conforms("diagnose", payload(of, faults_of(of)))
+
+    assert (found["ok"], found["state"]) == (True, "healthy")
+    assert [one["cause"] for one in found["warnings"]] == ["ranks-alone"]
+
+
 def test_the_rank_that_gates_a_healthy_run_is_named() -> None:
     of = record(told(0, diagnosis={"causes": [], "shares": SHARES}), told(1))
 
@@ -214,7 +225,7 @@ def test_a_run_that_failed_tells_its_first_cause() -> None:
     assert found["faults"][0]["evidence"] == ["killed by SIGKILL", "step 7"]
     # A failed training prints the same, and leaves it as its result.
     assert of.verdict is not None
-    assert found == {**of.verdict, "shares": None, "busy": []}
+    assert found == {**of.verdict, "shares": None, "busy": [], "warnings": []}
 
 
 def test_a_run_that_goes_on_or_ended_well_has_no_verdict_of_a_failure() -> None:

@@ -239,3 +239,24 @@ def test_what_holds_a_run_up_is_said_once_and_when_it_has_passed() -> None:
         "it gets on again",
         "slow: rank 1 on pi: it waits for a core",
     ]
+
+
+def test_a_warning_is_said_once_and_when_it_has_passed() -> None:
+    warning = {"cause": "ranks-alone", "hosts": ["i9"], "what": "its ranks share nothing: step 1"}
+    later = {**warning, "what": "its ranks share nothing: step 2"}
+    said: list[str] = []
+    seen: list[Any] = [[], [{**warning, "fix": ["use DDP"]}], [later], [], []]
+    looks = iter(seen)
+
+    def ask() -> Record:
+        found = {"diagnosis": {"attempt": 0, "causes": [], "warnings": next(looks)}, "attempt": 0}
+        return Record("r", "id", {"i9": told(0, runs("training", begun=True), **found)})
+
+    launch = Launch(ask, dict, said.append)
+    for _ in seen:
+        launch.look()
+
+    assert said == [
+        "warning: its ranks share nothing: step 1\n  fix: use DDP",
+        "its ranks share what they learn by now",
+    ]

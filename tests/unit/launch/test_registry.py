@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
 
 from yoked.agent.verdict import failed
 from yoked.errors import JobError, UsageError
@@ -224,7 +225,45 @@ def test_a_failure_shows_the_cause_the_last_lines_and_what_to_do(
     assert end.evidence == snapshot
     assert end.next_commands("")[0] == snapshot
     # As `yoked diagnose` has it, and result.json.
-    assert end.to_dict() == {**failed("try", failure), "attempts": 2, "refused": None}
+    more = {"attempts": 2, "refused": None, "warnings": []}
+    assert end.to_dict() == {**failed("try", failure), **more}
+
+
+WARNING = {
+    "cause": "ranks-alone",
+    "hosts": ["i9", "pi"],
+    "rank": None,
+    "certainty": "sure",
+    "what": "its ranks share nothing: after step 8 each has weights of its own",
+    "fix": ["Trainer(devices=1, num_nodes=2)", "a sweep needs nothing"],
+}
+
+
+def test_a_run_whose_ranks_shared_nothing_ends_well_and_says_so() -> None:
+    diagnosis = {"attempt": 0, "causes": [], "warnings": [WARNING]}
+    hosts = (told(node, "finished", diagnosis=diagnosis) for node in range(2))
+
+    end = JobEnd(record(*hosts))
+
+    assert (end.exit_code, end.state) == (0, "finished")
+    assert end.verdict == "run try finished, and its ranks shared nothing"
+    assert end.evidence == [
+        "warning: its ranks share nothing: after step 8 each has weights of its own",
+        "  fix: Trainer(devices=1, num_nodes=2)",
+        "  fix: a sweep needs nothing",
+    ]
+    shown = conforms("attach", end.to_dict())
+    assert (shown["ok"], shown["faults"]) == (True, [])
+    assert [(one["cause"], one["hosts"]) for one in shown["warnings"]] == [
+        ("ranks-alone", ["i9", "pi"])
+    ]
+
+
+def test_a_warning_of_an_earlier_attempt_is_none_of_this_one() -> None:
+    diagnosis = {"attempt": 0, "causes": [], "warnings": [WARNING]}
+
+    assert record(told(0, "running", diagnosis=diagnosis, attempt=1)).warnings == []
+    assert len(record(told(0, "running", diagnosis=diagnosis)).warnings) == 1
 
 
 def test_whoever_detached_is_told_how_to_come_back() -> None:

@@ -25,7 +25,7 @@ from yoked.errors import JobError, UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts
-from yoked.launch.registry import Record, fault_line
+from yoked.launch.registry import Record, fault_line, warning_lines
 from yoked.units import format_duration
 
 
@@ -77,6 +77,7 @@ def command(
             *(f"  {line}" for line in (faults[0]["evidence"][1:] if faults else ())),
             *(line for fault in faults[1:] for line in ("and:", *_lines(fault))),
             *_likely(record, faults),
+            *(line for each in shown["warnings"] for line in warning_lines(each)),
             *((record.restarted_line,) if record.restarted_line else ()),
             *busy_lines(shown["busy"] if gets_on else ()),
             *(shares_lines(shown["shares"]) if gets_on and not shown["busy"] else ()),
@@ -139,6 +140,7 @@ def payload(record: Record, faults: Sequence[Mapping[str, Any]]) -> dict[str, An
         # Of a run that stands, what was before says nothing.
         "shares": shares_payload(record) if state in ("healthy", "slow") else None,
         "busy": record.busy,
+        "warnings": record.warnings,
     }
 
 
