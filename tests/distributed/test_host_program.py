@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,11 +58,11 @@ class Pair:
             listener.listen(8)
             yield listener
 
-    def start(self, act: str, **more: Any) -> None:
-        """more: as in `start_one`."""
+    def start(self, act: str, *words: str, **more: Any) -> None:
+        """words: arguments after the act. more: as in `start_one`."""
         with self.port() as listener:
             for node in range(len(HOSTS)):
-                self.start_one(node, act, listener, **more)
+                self.start_one(node, act, listener, words=words, **more)
 
     def start_one(
         self,
@@ -72,6 +72,8 @@ class Pair:
         *,
         restarts: int = 0,
         program: Path = ACTS,
+        words: Sequence[str] = (),
+        bootstrap: bool = False,
         ends_held_up: bool = False,
     ) -> None:
         folder = self.folder(node)
@@ -88,9 +90,9 @@ class Pair:
             "restarts": restarts,
             "ends_held_up": ends_held_up,
             "resume_args": ["--resume"],
-            "program": {"kind": "script", "name": str(program), "args": [act]},
+            "program": {"kind": "script", "name": str(program), "args": [act, *words]},
             "cwd": str(self.root),
-            "bootstrap": False,
+            "bootstrap": bootstrap,
         }
         for name, text in self.credentials[node].items():
             # Each act says by itself which secret its ranks have.
