@@ -128,18 +128,27 @@ def _break(own: Stage, one: FaultClass, run: Run, trial: Trial, dice: Random) ->
     else:
         _follow(watch, run, trial)
     trial.began_s = _began(own, one, watch, trial)
-    sure_at_s = min((each.at_s for each in trial.told if each.certainty != "likely"), default=None)
-    if sure_at_s is not None and trial.began_s is not None:
-        trial.sure_s = round(sure_at_s - trial.began_s, 2)
-        if watch.freed_s is not None:
-            trial.freed_s = round(watch.freed_s - sure_at_s, 2)
+    sure = [each for each in trial.told if each.certainty != "likely"]
+    if sure and trial.began_s is not None:
+        trial.sure_s = round(sure[0].at_s - trial.began_s, 2)
+        if watch.ends_s is not None:
+            trial.freed_s = round(_freed_s(sure, watch.ends_s), 2)
+
+
+def _freed_s(sure: list[Told], ends_s: dict[str, float]) -> float:
+    """From a host's own sure word to the end of its rank, on the host where that takes longest.
+
+    Where hosts cannot hear each other, each becomes sure by itself.
+    """
+    own = {each.by: each.at_s for each in reversed(sure)}
+    return max(end_s - own.get(host, sure[0].at_s) for host, end_s in ends_s.items())
 
 
 def _follow(watch: _Watch, run: Run, trial: Trial) -> None:
     """Until all is said and no rank of a surviving host is left, or for long enough."""
     assert trial.injected_s is not None
     limit_s = _LIMIT_TO_END_S if trial.fault in _STEPS_OF_ENDING else _LIMIT_S
-    while not (watch.over and watch.freed_s is not None):
+    while not (watch.over and watch.ends_s is not None):
         _sort(trial, watch.look(), slows=False)
         last_s = trial.told[0].at_s if trial.told else trial.injected_s
         if time.time() - last_s > (_LIMIT_AFTER_S if trial.told else limit_s):
@@ -196,14 +205,14 @@ class _Watch:
         self.over = False
 
     @property
-    def freed_s(self) -> float | None:
-        """When the last of the ranks that were held up had ended; None: one runs."""
+    def ends_s(self) -> dict[str, float] | None:
+        """By host, when the ranks that were held up had ended; None: one runs."""
         guilty = self._trial.rank if self._one.names == "rank" else None
         hosts = enumerate(self._run.hosts)
         ranks = [rank for rank, host in hosts if host in self._speakers and rank != guilty]
         if any(rank not in self.died_s for rank in ranks):
             return None
-        return max(self.died_s[rank] for rank in ranks)
+        return {self._run.hosts[rank]: self.died_s[rank] for rank in ranks}
 
     def forget(self) -> None:
         """All that was told is new when it is told again."""
