@@ -110,6 +110,11 @@ MISTAKES = {
             "write it as in 760M",
             ("yoked plan --params 760M --hosts 2 --step-s 1",),
         ),
+        Mistake(
+            "plan --params 4.5M --trainable 1.1B",
+            "--params counts all parameters",
+            ("yoked plan --params 1.1B --trainable 4.5M",),
+        ),
     ),
     "bench": (
         Mistake(

@@ -30,8 +30,6 @@ PAYLOAD_BYTES: dict[Payload, float] = {
 # Payload of a large all-reduce over the line's rate: Gloo's of 8 MB and more reached 0.95 of 1
 # Gbit/s and 0.92 of 100 Mbit/s (benchmarks/probe); faster lines were not measured.
 GLOO_LINE_FRACTION = 0.95
-# Of a step without recomputed activations; gradients exist only in the backward pass.
-BACKWARD_FRACTION = 2 / 3
 # What the lever "accumulation" aims at: this part of the time is spent computing.
 GOOD_SCALING = 0.9
 
@@ -40,9 +38,9 @@ GOOD_SCALING = 0.9
 class Training:
     """A model's data-parallel training. step_s: forward and backward pass of one rank, or None.
 
-    params: numbers whose gradients travel. accumulation: micro-batches, each of step_s, between two
-    syncs. overlap: gradients travel during the last backward pass. efficiency: the part of the
-    line's rate that a collective reaches.
+    params: numbers of the model. trainable: those whose gradients travel; None: all. accumulation:
+    micro-batches, each of step_s, between two syncs. overlap: gradients travel during the last
+    backward pass. efficiency: the part of the line's rate that a collective reaches.
     """
 
     params: float
@@ -52,11 +50,28 @@ class Training:
     step_s: float | None = None
     accumulation: int = 1
     overlap: bool = False
+    trainable: float | None = None
+
+    @property
+    def trained(self) -> float:
+        """Parameters that have a gradient."""
+        return self.params if self.trainable is None else self.trainable
 
     @property
     def gradient_bytes(self) -> float:
         """One copy of all gradients."""
-        return self.params * PAYLOAD_BYTES[self.payload]
+        return self.trained * PAYLOAD_BYTES[self.payload]
+
+    @property
+    def backward_fraction(self) -> float:
+        """The part of step_s in which gradients exist, without recomputed activations.
+
+        Forward, the gradient of the activations, and the gradient of the parameters take equal
+        times for equal parameters, and frozen ones need no third: 2/3 where all are trained, 1/2
+        where next to none is. The adapters' own extra work is not counted.
+        """
+        part = self.trained / self.params
+        return (1 + part) / (2 + part)
 
     @property
     def sent_bytes(self) -> float:
@@ -90,7 +105,7 @@ def all_reduce_cost(training: Training, line_bit_per_s: float) -> Cost:
     """One update of DDP: `accumulation` micro-batches, then one all-reduce of the gradients."""
     hidden_s = 0.0
     if training.step_s is not None and training.overlap:
-        hidden_s = BACKWARD_FRACTION * training.step_s
+        hidden_s = training.backward_fraction * training.step_s
     comm_s = transfer_s(training.sent_bytes, line_bit_per_s, training.efficiency)
     return _cost(training, training.sent_bytes, comm_s, hidden_s)
 
@@ -99,13 +114,14 @@ def collectives_of_fsdp(training: Training) -> dict[str, float]:
     """Bytes that each rank sends in FSDP's collectives of a micro-batch: 3(N-1)/N in all.
 
     Parameters are gathered for the forward pass, and again for the backward pass, in the number
-    format of the gradients. Source: ZeRO, section 7.2.2.
+    format of the gradients; frozen ones too. Source: ZeRO, section 7.2.2.
     """
-    part = ring_bytes(training.gradient_bytes, training.hosts) / 2
+    weight_bytes = training.params * PAYLOAD_BYTES[training.payload]
+    gathered = ring_bytes(weight_bytes, training.hosts) / 2
     return {
-        "all-gather, forward": part,
-        "all-gather, backward": part,
-        "reduce-scatter": part,
+        "all-gather, forward": gathered,
+        "all-gather, backward": gathered,
+        "reduce-scatter": ring_bytes(training.gradient_bytes, training.hosts) / 2,
     }
 
 
@@ -134,6 +150,16 @@ def _cost(training: Training, sent_bytes: float, comm_s: float, hidden_s: float)
         comm_s / compute_s,
         training.hosts * compute_s / (compute_s + exposed_s),
     )
+
+
+def fleet_sizes(hosts: int) -> list[int]:
+    """One host up to all: each number up to eight, then doubled."""
+    counts = {*range(1, min(hosts, 8) + 1), hosts}
+    doubled = 16
+    while doubled < hosts:
+        counts.add(doubled)
+        doubled *= 2
+    return sorted(counts)
 
 
 def enough_accumulation(training: Training, line_bit_per_s: float) -> int:

@@ -232,6 +232,40 @@ def test_the_json_of_any_model_has_the_times_of_the_line_that_was_named(
     assert found["efficiency_from"] == "given"
 
 
+LORA = ["plan", "--params", "1.1B", "--trainable", "4.5M", "--hosts", "4", "--link", "100mbit"]
+
+
+def test_a_fine_tune_is_planned_by_the_parameters_that_it_trains(
+    capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
+    assert main([*LORA, "--step-s", "8"]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+def test_the_json_of_a_fine_tune_has_each_number_of_hosts_and_what_training_all_would_send(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*LORA, "--step-s", "8", "--json"]) == 0
+
+    found = conforms("plan-params", json.loads(capsys.readouterr().out))
+
+    assert (found["params"], found["trainable"]) == (1.1e9, 4.5e6)
+    assert found["bytes_per_step"] == pytest.approx(1.5 * 18e6)
+    assert found["all_trained"]["bytes_per_step"] == pytest.approx(1.5 * 4.4e9)
+    by_hosts = {one["hosts"]: one for one in found["by_hosts"]}
+    assert by_hosts.keys() == {1, 2, 3, 4}
+    assert (by_hosts[1]["speedup"], by_hosts[1]["exposed_comm_s"]) == (1.0, 0.0)
+    exposed_s = 8 * 18e6 / (1e8 * 0.95)
+    assert by_hosts[2]["exposed_comm_s"] == pytest.approx(exposed_s)
+    assert by_hosts[2]["speedup"] == pytest.approx(2 * 8 / (8 + exposed_s))
+
+
+def test_without_trainable_all_parameters_are_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GPT2_760M, "--json"]) == 0
+    found = conforms("plan-params", json.loads(capsys.readouterr().out))
+    assert (found["trainable"], found["all_trained"]) == (760e6, None)
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -243,8 +277,11 @@ def test_the_json_of_any_model_has_the_times_of_the_line_that_was_named(
         ["--params", "760M", "--step-s", "nan"],
         ["--params", "760M", "--efficiency", "85"],
         ["--params", "760M", "--depth", "4", "--simulate", "two-laptops"],
+        ["--params", "760M", "--trainable", "all"],
+        ["--params", "760M", "--trainable", "1.5B"],
         ["--params", "760M", "--device-batch-size", "4"],
         ["--link", "1gbit"],
+        ["--trainable", "4.5M"],
     ],
 )
 def test_what_cannot_be_meant_of_any_model_is_refused(

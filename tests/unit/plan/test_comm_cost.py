@@ -10,6 +10,7 @@ from yoked.plan.comm_cost import (
     all_reduce_cost,
     collectives_of_fsdp,
     enough_accumulation,
+    fleet_sizes,
     fsdp_cost,
     levers,
 )
@@ -85,3 +86,40 @@ def test_fsdp_sends_for_each_micro_batch_of_an_update() -> None:
     once, four = (fsdp_cost(replace(GPT2_760M, accumulation=k), 1e9) for k in (1, 4))
     assert four.sent_bytes == 4 * once.sent_bytes
     assert four.comm_to_compute == once.comm_to_compute
+
+
+LORA_1B = Training(
+    params=1.1e9, trainable=4.5e6, payload="fp32", hosts=2, efficiency=0.95, step_s=2.0
+)
+
+
+def test_frozen_parameters_send_no_gradients() -> None:
+    everything = replace(LORA_1B, trainable=None)
+    part = all_reduce_cost(LORA_1B, 1e8).comm_s / all_reduce_cost(everything, 1e8).comm_s
+    assert LORA_1B.gradient_bytes == pytest.approx(18e6)
+    assert part == pytest.approx(4.5e6 / 1.1e9)
+
+
+def test_fsdp_gathers_frozen_parameters_all_the_same() -> None:
+    sent = collectives_of_fsdp(LORA_1B)
+    assert sent["all-gather, forward"] == sent["all-gather, backward"] == pytest.approx(2.2e9)
+    assert sent["reduce-scatter"] == pytest.approx(9e6)
+
+
+def test_overlap_has_less_to_hide_behind_where_parameters_are_frozen() -> None:
+    """No time goes to the parameters' gradients: the backward pass is as long as the forward."""
+    assert replace(LORA_1B, trainable=None).backward_fraction == pytest.approx(2 / 3)
+    assert LORA_1B.backward_fraction == pytest.approx(1 / 2, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "sizes"),
+    [
+        (2, [1, 2]),
+        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (12, [1, 2, 3, 4, 5, 6, 7, 8, 12]),
+        (64, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64]),
+    ],
+)
+def test_fleets_from_one_host_to_all_are_told(hosts: int, sizes: list[int]) -> None:
+    assert fleet_sizes(hosts) == sizes

@@ -12,7 +12,7 @@ from cyclopts import Group
 from yoked.cli.flags import flag
 from yoked.cli.output import Output
 from yoked.errors import UsageError
-from yoked.units import parse_count, parse_link_bit_per_s
+from yoked.units import format_count, parse_count, parse_link_bit_per_s
 
 ANY_MODEL = Group("Any model: arithmetic without a fleet", sort_key=2)
 _DEFAULT_LINK_BIT_PER_S = 1e9
@@ -24,6 +24,10 @@ class AnyModelFlags:
 
     params: Annotated[
         str | None, flag(ANY_MODEL, "Parameters of any model, such as 760M or 1.5B.")
+    ] = None
+    trainable: Annotated[
+        str | None,
+        flag(ANY_MODEL, "Parameters that are trained, such as LoRA's 1.1M. Default: all."),
     ] = None
     payload: Annotated[
         Literal["fp32", "bf16", "fp16", "int8", "int4"] | None,
@@ -73,8 +77,10 @@ def plan_any_model(flags: AnyModelFlags, output: Output) -> None:
     from yoked.plan.comm_cost import GLOO_LINE_FRACTION, Training
 
     assert flags.params is not None, "require_alone comes first"
+    params = _checked_params(flags.params, "--params")
     training = Training(
-        params=_checked_params(flags.params),
+        params=params,
+        trainable=_checked_trainable(flags.trainable, params),
         payload=flags.payload or "fp32",
         hosts=_checked(flags.hosts, 2, "--hosts", "2 or more", lambda hosts: hosts >= 2),
         efficiency=_checked(
@@ -101,16 +107,28 @@ def plan_any_model(flags: AnyModelFlags, output: Output) -> None:
     )
 
 
-def _checked_params(text: str) -> float:
+def _checked_params(text: str, name: str) -> float:
     try:
         params = parse_count(text)
     except UsageError as problem:
         raise UsageError(
-            f"--params {text!r} is not a number of parameters", fix=problem.fix
+            f"{name} {text!r} is not a number of parameters", fix=problem.fix
         ) from problem
     if params < 1:
-        raise UsageError(f"--params {text!r} is less than one parameter", fix="--params 760M")
+        raise UsageError(f"{name} {text!r} is less than one parameter", fix=f"{name} 760M")
     return params
+
+
+def _checked_trainable(text: str | None, params: float) -> float | None:
+    if text is None:
+        return None
+    trainable = _checked_params(text, "--trainable")
+    if trainable > params:
+        raise UsageError(
+            f"--trainable {text} is more than the model has, --params {format_count(params)}",
+            fix="--params counts all parameters, --trainable those of them that are trained",
+        )
+    return trainable
 
 
 def _checked(given: Any, default: Any, name: str, allowed: str, is_allowed: Any) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from yoked.plan.comm_cost import (
-    BACKWARD_FRACTION,
     Cost,
     Training,
     all_reduce_cost,
     collectives_of_fsdp,
     enough_accumulation,
+    fleet_sizes,
     fsdp_cost,
     levers,
     lines_with,
@@ -42,6 +43,7 @@ def payload(training: Training, link: float, *, measured: bool) -> dict[str, Any
     known = training.step_s is not None
     return {
         "params": training.params,
+        "trainable": training.trained,
         "payload": training.payload,
         "hosts": training.hosts,
         "link_bit_per_s": link,
@@ -54,6 +56,15 @@ def payload(training: Training, link: float, *, measured: bool) -> dict[str, Any
             {"bit_per_s": line, "given": line == link, **_cost(all_reduce_cost(training, line))}
             for line in lines_with(link)
         ],
+        "by_hosts": [
+            {"hosts": hosts, **_cost(all_reduce_cost(replace(training, hosts=hosts), link))}
+            for hosts in fleet_sizes(training.hosts)
+        ],
+        "all_trained": (
+            None
+            if training.trainable is None
+            else _cost(all_reduce_cost(replace(training, trainable=None), link))
+        ),
         "levers": [
             {
                 "what": name,
@@ -99,15 +110,41 @@ def _cost(cost: Cost) -> dict[str, Any]:
 def lines(training: Training, link: float, *, measured: bool) -> list[str]:
     """The evidence: what travels, its time on each line, what helps, and FSDP's collectives."""
     source = "as Gloo reached at 1 Gbit/s, benchmarks/probe" if measured else "--efficiency"
-    size = format_bytes(training.gradient_bytes)
     return [
-        f"{format_count(training.params)} parameters in {training.payload}: gradients of {size}",
+        *_size_lines(training, link),
         f"an all-reduce sends 2(N-1)/N of that from each host: {format_bytes(training.sent_bytes)}",
         f"efficiency {training.efficiency:g} of the line ({source})",
         *_link_lines(training, link),
+        *_hosts_lines(training, link),
         *_lever_lines(training, link),
         *_fsdp_lines(training, link),
     ]
+
+
+def _size_lines(training: Training, link: float) -> list[str]:
+    size = format_bytes(training.gradient_bytes)
+    model = f"{format_count(training.params)} parameters"
+    if training.trainable is None:
+        return [f"{model} in {training.payload}: gradients of {size}"]
+    everything = all_reduce_cost(replace(training, trainable=None), link)
+    trained = f"{format_count(training.trained)} of them trained"
+    part = f"{100 * training.trained / training.params:.2g}%"
+    sent = format_bytes(everything.sent_bytes)
+    return [
+        f"{model}, {trained} ({part}): gradients of {size} in {training.payload}",
+        f"all of them trained would send {sent} and take {format_duration(everything.comm_s)}",
+    ]
+
+
+def _hosts_lines(training: Training, link: float) -> list[str]:
+    """Speed by the number of hosts, where a compute time makes it known."""
+    if training.step_s is None or training.hosts < 3:
+        return []
+    rows = [
+        [str(hosts), *_cells(all_reduce_cost(replace(training, hosts=hosts), link))]
+        for hosts in fleet_sizes(training.hosts)
+    ]
+    return ["", f"by hosts, at {format_bit_per_s(link)}:", *_table(rows, first="hosts")]
 
 
 def _link_lines(training: Training, link: float) -> list[str]:
@@ -126,7 +163,8 @@ def _lever_lines(training: Training, link: float) -> list[str]:
         return []
     title = f"what helps at {format_bit_per_s(link)}"
     if training.step_s is not None:
-        title += f" (overlap hides at most the backward pass, {BACKWARD_FRACTION:.0%} of compute)"
+        part = training.backward_fraction
+        title += f" (overlap hides at most the backward pass, {part:.0%} of compute)"
     return ["", f"{title}:", *_table(rows, first="way")]
 
 
@@ -142,7 +180,9 @@ def _fsdp_lines(training: Training, link: float) -> list[str]:
         rows.append(["comm/compute", *(_times(cost.comm_to_compute) for cost in costs)])
     sent = format_bytes(costs[0].sent_bytes)
     heads = ["collective", *map(format_bit_per_s, rates)]
-    return ["", f"FSDP (ZeRO-3) sends 3(N-1)/N, {sent}, for each micro-batch:", *table(heads, rows)]
+    # Frozen parameters are gathered, and have no gradient to scatter.
+    much = "3(N-1)/N" if training.trainable is None else "all parameters twice"
+    return ["", f"FSDP (ZeRO-3) sends {much}, {sent}, for each micro-batch:", *table(heads, rows)]
 
 
 def _cells(cost: Cost) -> list[str]:
