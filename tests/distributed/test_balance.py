@@ -54,7 +54,7 @@ def test_rows_leave_a_slow_rank_and_the_loss_curve_is_that_of_one_process(
     slow: Any, lab: Any
 ) -> None:
     flags = lab.flags(num_iterations=10, eval_every=-1, save_every=-1)
-    one = lab.train("one", *flags)
+    one = lab.train("one", *flags, "--beside")
 
     result = slow("two", SLOW_SECOND, *flags, *LIVE)
 

@@ -116,8 +116,10 @@ def test_a_command_that_needs_torch_names_the_line_that_brings_it(
 
 
 def test_training_without_torch_names_the_environment_to_make(
-    controller: Environment, tmp_path: Path
+    controller: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # In who tests, there may be a python3 that has torch.
+    monkeypatch.setenv("PATH", os.defpath)
     error = json.loads(controller.yoked("train", "--json", status=1, cwd=tmp_path))["error"]
 
     assert (error["code"], error["fix"]) == ("torch-missing", ["yoked install --host ."])
