@@ -67,6 +67,7 @@ IN_A_LAB = {
 ON_THIS_MACHINE: dict[str, tuple[str, ...]] = {
     "docs/concepts/cost-model.md": (),
     "docs/guides/clusters.md": (),
+    "docs/guides/fine-tuning.md": (),
 }
 
 MACHINE = "machine"

@@ -13,6 +13,7 @@ from tests.documents import (
     PAGES,
     REPOSITORY,
     command_lines,
+    file_of,
     mentions,
     sections,
     why_not_ours,
@@ -57,6 +58,12 @@ def test_the_reference_of_yoked_toml_has_every_key() -> None:
 
     keys = {key for table in (file._FLEET, file._NOTIFY, file._FILES, file._HOST) for key in table}
     assert keys == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+
+
+def test_the_program_of_the_fine_tuning_guide_is_that_of_its_benchmark() -> None:
+    program = REPOSITORY / "benchmarks/fine_tuning/program/finetune.py"
+
+    assert file_of("docs/guides/fine-tuning.md", "python") == program.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", ON_THIS_MACHINE)
