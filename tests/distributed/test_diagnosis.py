@@ -137,6 +137,7 @@ def test_a_run_that_is_held_up_ends_with_the_cause(pair: Pair) -> None:
         assert (failure.cause, failure.rank, failure.host) == ("rank-stopped", 1, "beta")
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_the_cause_though_a_host_is_asleep(pair: Pair) -> None:
     pair.start("none", program=PROGRAM, ends_held_up=True)
     await_steps(pair, 40)

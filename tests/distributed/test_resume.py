@@ -55,6 +55,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(lab: Any) -> None:
     assert lab.curve("moved").eval_bpb == pytest.approx(lab.curve("whole").eval_bpb, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_lm_head_that_ranks_do_not_have_whole_is_saved_whole_and_goes_on_on_any_number_of_ranks(
     lab: Any,
 ) -> None:

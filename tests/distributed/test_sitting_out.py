@@ -43,6 +43,7 @@ def test_a_host_that_is_to_be_kept_takes_part(far: Any, lab: Any) -> None:
     assert [each["name"] for each in result_of(ended)["hosts"]] == ["host0", "host1"]
 
 
+@pytest.mark.slow
 def test_a_host_that_has_become_faster_comes_back_and_the_curve_goes_on(far: Any, lab: Any) -> None:
     flags = lab.flags(num_iterations=300, eval_every=-1, save_every=-1, sync="exact", balance="off")
     one = lab.train("one", *flags).end()
@@ -59,6 +60,7 @@ def test_a_host_that_has_become_faster_comes_back_and_the_curve_goes_on(far: Any
     assert lab.curve("back").losses == pytest.approx(lab.curve("one").losses, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_while_a_host_sits_out_goes_on_alike(far: Any, lab: Any) -> None:
     flags = lab.flags(num_iterations=400, eval_every=-1, save_every=-1, **PINNED)
     started = far(f"{FAST}:{SLOW}", "--run=stopped", *flags)
