@@ -99,6 +99,10 @@ class StageProgress:
         self._is_amount = True
         self._said_s = time.monotonic()
 
+    def comes(self, host: str, done: int, total: int) -> None:
+        """Say that so many of the bytes have come that a host sends."""
+        self.update(f"from {host}", done, total, "bytes")
+
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Say that `done` of `total` (None: unknown) units of a stage are finished."""
         now_s, is_seen = time.monotonic(), self._live.is_seen

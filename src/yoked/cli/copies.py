@@ -51,9 +51,7 @@ def with_newest_checkpoint(
             checkpoint,
             fleet_file=fleet_file,
             note=output.note,
-            progress=lambda host, done, total: progress.update(
-                f"from {host}", done, total, "bytes"
-            ),
+            progress=progress.comes,
         )
         if fetched.checkpoint_bytes:
             size = format_bytes(fetched.checkpoint_bytes)

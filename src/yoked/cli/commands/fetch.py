@@ -146,9 +146,7 @@ def _fetch_checkpoint(
             checkpoint,
             fleet_file=hosts.fleet.path,
             note=output.note,
-            progress=lambda host, done, total: progress.update(
-                f"from {host}", done, total, "bytes"
-            ),
+            progress=progress.comes,
         )
     host, came = fetched.host, fetched.checkpoint_bytes
     output.result(
