@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,17 +37,13 @@ def bring_outputs(
     yes, and HostError.
     """
     found = find_outputs(clients, record, here, patterns)
-    if found.is_large and not (yes or _says_yes(found, output)):
+    if found.is_large and not (yes or output.agrees(f"{found.question()}. Bring them?")):
         fix = (f"{again} --yes    brings it", "--outputs PATTERN    names less of it")
         raise UsageError(found.question(), fix=fix)
     progress = StageProgress(output.console)
     try:
         if found.new_files:
-            found.bring(
-                lambda host, done, all_of_it: progress.update(
-                    f"from {host}", done, all_of_it, "bytes"
-                )
-            )
+            found.bring(progress.comes)
     finally:
         progress.close()
     for line in found.refused():
@@ -84,10 +79,3 @@ def bring_after(job: FleetJob, fleet: Fleet, output: Output, flag: str) -> Outpu
         why = problem.what if isinstance(problem, YokedError) else problem
         output.note(f"the outputs are still on the hosts: {why}")
         return None
-
-
-def _says_yes(found: Outputs, output: Output) -> bool:
-    """Whether the person says yes; without a terminal nobody can."""
-    if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
-        return False
-    return output.asks(f"{found.question()}. Bring them?")

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -106,6 +106,14 @@ class Output:
     def can_ask(self) -> bool:
         """Whether there is a person at this terminal, and no program that reads."""
         return not self.json_mode and sys.stdin.isatty() and self.console.is_terminal
+
+    def agrees(self, question: str, lines: Iterable[str] = ()) -> bool:
+        """Whether a person says yes to what these lines say; without a terminal nobody can."""
+        if not self.can_ask:
+            return False
+        for line in lines:
+            self.say(f"  {line}")
+        return self.asks(question)
 
     def asks(self, question: str) -> bool:
         """Whether the person at this terminal says yes. The text may be foreign."""

@@ -19,7 +19,6 @@ from tests.schemas import conforms
 from tests.unit.agent.job_acts import SLEEPER, launch, no_job_left, says, until
 
 from yoked.agent.jobfolder import JobFolder
-from yoked.cli import bringing
 from yoked.cli.bringing import bring_after
 from yoked.cli.commands import attach, clean, fetch, stop
 from yoked.cli.output import Output
@@ -231,7 +230,7 @@ def test_much_comes_only_after_a_yes_or_with_a_flag(
     assert str(caught.value) == snapshot
     assert not Path("runs").exists()
 
-    monkeypatch.setattr(bringing.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(Output, "console", Console(file=io.StringIO(), force_terminal=True))
     for answer, status in (("n", False), ("y", True)):
         monkeypatch.setattr(Output, "asks", lambda _, question, a=answer: a == "y")

@@ -127,7 +127,7 @@ def command(
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         litter = _look(hosts, age_s, output) if run is None else _look_at(hosts, run, fleet)
         lines = litter.lines()
-        wanted = bool(lines) and (yes or _asked(lines, output))
+        wanted = bool(lines) and (yes or output.agrees("Remove all of this?", lines))
         if wanted:
             _remove(hosts, litter)
         unreachable = bool(hosts.unreachable or litter.silent)
@@ -208,15 +208,6 @@ def _can_go(job: dict[str, Any], age_s: float) -> bool:
     never_began = job["host_program"] is None and job["end"] is None
     last_s = job["ended_s"] or job["started_s"]
     return never_began or (last_s is not None and job["now_s"] - last_s > age_s)
-
-
-def _asked(lines: Iterable[str], output: Output) -> bool:
-    """Whether the person says yes; without a terminal nobody can."""
-    if not output.can_ask:
-        return False
-    for line in lines:
-        output.say(f"  {line}")
-    return output.asks("Remove all of this?")
 
 
 def _remove(hosts: Hosts, litter: Litter) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -154,7 +153,7 @@ def _undo(wanted: Fleet, output: Output, *, only: Sequence[str], yes: bool) -> i
     with reach_quietly(wanted) as hosts:
         found = remove_all(hosts, really=False)
         lines = _environment_lines(found)
-        agreed = bool(lines) and (yes or _asked(lines, output))
+        agreed = bool(lines) and (yes or output.agrees("Remove all of this?", lines))
         if agreed:
             found = remove_all(hosts, really=True)
     if agreed:
@@ -193,15 +192,6 @@ def _environment_lines(found: Mapping[str, list[dict[str, Any]] | YokedError]) -
         if not isinstance(own, YokedError)
         for each in own
     ]
-
-
-def _asked(lines: Sequence[str], output: Output) -> bool:
-    """Whether the person says yes; without a terminal nobody can."""
-    if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
-        return False
-    for line in lines:
-        output.say(f"  {line}")
-    return output.asks("Remove all of this?")
 
 
 def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:

@@ -23,7 +23,7 @@ class Terminal:
 
     def __init__(self, output: Output, *, yes: bool) -> None:
         self._output, self._yes = output, yes
-        self._is_there = not output.json_mode and sys.stdin.isatty() and output.console.is_terminal
+        self._is_there = output.can_ask
         self.may_agree = yes or self._is_there
         self.progress = HostsProgress(output.console)
         self._told: tuple[str, ...] = ()
