@@ -45,6 +45,8 @@ from yoked.core.torchnoise import is_noise
 from yoked.errors import JobError
 from yoked.paths import state_root
 
+# Where ranks run.
+WORK = "work"
 STACKS_ASKED = "stacks.asked"
 NOTIFY_NAME = "notify.json"
 # A job in one of these is not over.

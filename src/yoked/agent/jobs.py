@@ -23,6 +23,7 @@ from yoked.agent.files import require_space
 from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import (
     ACTIVE,
+    WORK,
     JobFolder,
     find_job,
     job_named,
@@ -65,9 +66,9 @@ def answer_job_start(call: Call) -> dict[str, Any]:
             start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
             supervisor = _fill(job, spec, start, call.args.get("files", {}), listener)
             if (tree := call.args.get("tree")) is None:
-                (job.path / "work").mkdir()
+                (job.path / WORK).mkdir()
             else:
-                checkout_tree(tree, job.path / "work")
+                checkout_tree(tree, job.path / WORK)
             if not Path(start["cwd"]).is_dir():
                 raise JobError(f"{start['cwd']} is no folder", fix="name one that is there")
     except BaseException:

@@ -12,6 +12,7 @@ from typing import Any
 from yoked.agent.fetch import files_below
 from yoked.agent.jobfolder import (
     ACTIVE,
+    WORK,
     JobFolder,
     all_jobs,
     find_job,
@@ -130,7 +131,7 @@ def _outputs_there(job: JobFolder, spec: dict[str, Any]) -> dict[str, int] | Non
     """What lies here of the outputs that a run named; None: it named none, or they are no more."""
     if not spec.get("outputs"):
         return None
-    found = files_below(job.path / "work", spec["outputs"])
+    found = files_below(job.path / WORK, spec["outputs"])
     sizes = [size for _, size, _ in found]
     return {"files": len(sizes), "size_bytes": sum(sizes)} if sizes else None
 

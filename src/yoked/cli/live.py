@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from yoked.agent.jobfolder import WORK
 from yoked.agent.verdict import verdict_of
 from yoked.cli.flags import JobFlags, same_fleet
 from yoked.cli.output import Output
@@ -153,7 +154,7 @@ def report_end(
     elif end.record.outputs and not end.detached:
         from yoked.launch.outputs import tell_place
 
-        folders = {host: f"{told['folder']}/work" for host, told in end.record.hosts.items()}
+        folders = {host: f"{told['folder']}/{WORK}" for host, told in end.record.hosts.items()}
         evidence.append(tell_place(end.record.outputs, folders))
         commands.append(f"yoked fetch {end.run}{flag}")
     output.result(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
+from yoked.agent.jobfolder import WORK
 from yoked.core.faults import fault
 from yoked.core.fs import free_bytes, write_bytes
 from yoked.core.patterns import any_matches
@@ -34,8 +35,6 @@ from yoked.runs import MARK, require_ours, require_plain
 from yoked.units import format_bytes, listed, plural
 
 FOLDER = "outputs"
-# Where ranks run, below the folder of a job.
-WORK = "work"
 # More than these is asked about.
 LIMIT_BYTES = 1_000_000_000
 LIMIT_FILES = 1_000

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yoked
 from yoked.agent.ask import user_name
-from yoked.agent.jobfolder import NOTIFY_NAME
+from yoked.agent.jobfolder import NOTIFY_NAME, WORK
 from yoked.channel.credentials import make_credentials
 from yoked.core.faults import fault
 from yoked.core.parallel import at_once
@@ -413,7 +413,7 @@ def work_folder(request: JobRequest, node: NodePlan) -> str:
     """Where ranks run: in the job's own copy of the program, or where the person is."""
     if request.home is not None:
         return str(request.home.folder)
-    return f"{node.job_root}/{request.run}/work"
+    return f"{node.job_root}/{request.run}/{WORK}"
 
 
 def _text(path: Path | None) -> str | None:

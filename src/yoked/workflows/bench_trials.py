@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.jobfolder import WORK
 from yoked.console import StageProgress
 from yoked.core.fs import scratch_folder
 from yoked.core.parallel import at_once
@@ -137,7 +138,7 @@ class _TrialRun:
 
     def poll(self) -> None:
         """Read the training lines that were written since the last poll."""
-        path = f"{self.folder}/work/{RUNS}/{self.started.run}/metrics.jsonl"
+        path = f"{self.folder}/{WORK}/{RUNS}/{self.started.run}/metrics.jsonl"
         parts = self.client.stream("file_read", path=path, offset=self._offset)
         new = b"".join(part.data for part in parts)
         complete = new[: new.rfind(b"\n") + 1]
@@ -148,7 +149,7 @@ class _TrialRun:
 
     def row(self, counted: range) -> BenchRow:
         """The row of this trial. counted: the steps whose time counts."""
-        trial, path = self.trial, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json"
+        trial, path = self.trial, f"{self.folder}/{WORK}/{RUNS}/{self.started.run}/run.json"
         with host_wrote(self.client.host, f"what {self.started.run} measured"):
             facts = fetch_json(self.client, path)
             first: Mapping[str, Any] = next(iter((facts or {}).get("hosts") or ()), {})
