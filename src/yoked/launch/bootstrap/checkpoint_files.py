@@ -19,7 +19,6 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from yoked.launch.bootstrap.substitutions import log_substitution
+from yoked.launch.bootstrap.substitutions import before_import, log_substitution
 from yoked.units import format_bytes
 
 _MODULE = "torch.distributed.checkpoint.state_dict_loader"
@@ -89,32 +88,21 @@ def share_checkpoints() -> None:
         _prepare(module)
     else:
         # It takes its time to load, and few programs need it.
-        sys.meta_path.insert(0, _Watch())
+        before_import(_MODULE, _find)
 
 
-class _Watch(MetaPathFinder):
-    """Prepares the module as soon as it is loaded."""
+def _find() -> ModuleSpec | None:
+    """The spec that Python finds, whose module is prepared as soon as it is loaded."""
+    spec = importlib.util.find_spec(_MODULE)
+    if spec is not None and spec.loader is not None:
+        native = spec.loader.exec_module
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,  # noqa: ARG002 - a finder's signature
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """The spec that the others find, for that module."""
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            native = spec.loader.exec_module
+        def exec_module(module: ModuleType) -> None:
+            native(module)
+            _prepare(module)
 
-            def exec_module(module: ModuleType) -> None:
-                native(module)
-                _prepare(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec
 
 
 def _prepare(module: ModuleType) -> None:

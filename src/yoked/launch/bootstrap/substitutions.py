@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 _told: set[str] = set()
@@ -31,6 +34,33 @@ def replace_everywhere(native: Callable[..., Any], make: Callable[[Any], Any]) -
     for module in _torch_modules():
         if vars(module).get(name) is native:
             setattr(module, name, ours)
+
+
+class _Watch(MetaPathFinder):
+    """Is asked first for each module, and so learns that one is about to be loaded."""
+
+    def __init__(self, name: str, find: Callable[[], ModuleSpec | None]) -> None:
+        self._name, self._find = name, find
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 - a finder's signature
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """What `find` says, for that module, once."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        return self._find()
+
+
+def before_import(name: str, find: Callable[[], ModuleSpec | None]) -> None:
+    """Call `find` as the program is about to load a module for the first time.
+
+    find: returns how it is loaded; None: as Python would.
+    """
+    sys.meta_path.insert(0, _Watch(name, find))
 
 
 def _torch_modules() -> Iterable[Any]:
