@@ -163,19 +163,18 @@ class Recorder:
         A message between two ranks that has come in part is waited for by Gloo although its
         connection has ended (torch 2.13, 2.15), and no signal's handler runs meanwhile.
         """
-        stood = _frames(sys._current_frames().get(main or 0))  # noqa: SLF001 - its one door
+        stood = _frames_of(main)
         free_rank()
         time.sleep(_RAISES_S)
-        frames = _frames(sys._current_frames().get(main or 0))  # noqa: SLF001 - its one door
         waits = self._awaited is not None or any(each["flying"] for each in _groups() or ())
         own = kernel_view(os.getpid())
         # That of the main thread; one that is about to raise, and waits for a core, has an R.
-        if waits and frames == stood and own is not None and own.state == "S":
+        if waits and _frames_of(main) == stood and own is not None and own.state == "S":
             os._exit(STUCK_EXIT)
 
     def _record(self, main: int | None) -> dict[str, Any]:
         now_s = time.monotonic()
-        frames = _frames(sys._current_frames().get(main or 0))  # noqa: SLF001 - its one door
+        frames = _frames_of(main)
         if frames != self._frames:
             self._frames, self._frames_s = frames, now_s
         phase, awaited = self._phase, self._awaited
@@ -224,6 +223,11 @@ def _stacks() -> dict[str, Any]:
     ]
     threads.sort(key=lambda one: not one["main"])
     return {"at_s": time.monotonic(), "threads": threads[:_MOST_THREADS]}
+
+
+def _frames_of(thread: int | None) -> list[list[Any]]:
+    """Where a thread of this process is now."""
+    return _frames(sys._current_frames().get(thread or 0))  # noqa: SLF001 - its one door
 
 
 def _frames(frame: FrameType | None, most: int = _MOST_FRAMES) -> list[list[Any]]:

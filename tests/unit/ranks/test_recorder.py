@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from yoked.ranks import freeing, recorder
 from yoked.ranks.freeing import ADDRESSES_VARIABLE, NcclAbortedError, free_rank
 
 LIMIT_S = 20.0
+Say = Callable[[bytes], int]
 PROGRAM = """
 import sys, time
 from yoked.ranks.recorder import RECORDER
@@ -91,38 +93,9 @@ time.sleep(60)
 """
 
 
-def test_at_a_word_a_rank_writes_where_all_its_threads_are(tmp_path: Path) -> None:
-    file = tmp_path / "0.1.record"
-    reads, writes = os.pipe()
-    env = {
-        **os.environ,
-        recorder.FILE_VARIABLE: str(file),
-        recorder.WORDS_VARIABLE: str(reads),
-    }
-    with subprocess.Popen([sys.executable, "-c", THREADS], env=env, pass_fds=[reads]) as rank:
-        try:
-            soon(lambda: (read_shared_json(file) or {"frames": 0})["frames"])
-            asked_s = time.monotonic()
-            os.write(writes, recorder.STACKS)
-            told = soon(lambda: read_json(tmp_path / "0.1.stacks"))
-        finally:
-            rank.kill()
-            os.close(reads)
-            os.close(writes)
-
-    main, loader = told["threads"]
-    assert told["at_s"] >= asked_s
-    assert (main["main"], main["frames"][-1][2]) == (True, "<module>")
-    assert (loader["name"], loader["main"]) == ("loader", False)
-    assert loader["frames"][0][2] == "loads_data"
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_rank_whose_call_does_not_raise_as_it_is_freed_is_ended(
-    tmp_path: Path, waits: bool
-) -> None:
-    file = tmp_path / "0.1.record"
-    program = PROGRAM if waits else THREADS
+@contextmanager
+def recorded(program: str, file: Path) -> Iterator[tuple[subprocess.Popen[bytes], Say]]:
+    """A rank that writes into this file, and what says a word to it; it ends with the block."""
     reads, writes = os.pipe()
     env = {
         **os.environ,
@@ -131,20 +104,46 @@ def test_a_rank_whose_call_does_not_raise_as_it_is_freed_is_ended(
     }
     with subprocess.Popen([sys.executable, "-c", program], env=env, pass_fds=[reads]) as rank:
         try:
-            soon(lambda: (read_shared_json(file) or {"frames": 0})["frames"])
-            # Until it sleeps.
-            time.sleep(0.3)
-            os.write(writes, recorder.FREE)
-            if waits:
-                assert rank.wait(LIMIT_S) == recorder.STUCK_EXIT
-            else:
-                # It is not known to wait for others: the next word finds it there.
-                os.write(writes, recorder.STACKS)
-                assert soon(lambda: read_json(tmp_path / "0.1.stacks"))
+            yield rank, lambda word: os.write(writes, word)
         finally:
             rank.kill()
             os.close(reads)
             os.close(writes)
+
+
+def test_at_a_word_a_rank_writes_where_all_its_threads_are(tmp_path: Path) -> None:
+    file = tmp_path / "0.1.record"
+    with recorded(THREADS, file) as (_, say):
+        soon(lambda: (read_shared_json(file) or {"frames": 0})["frames"])
+        asked_s = time.monotonic()
+        say(recorder.STACKS)
+        told = soon(lambda: read_json(tmp_path / "0.1.stacks"))
+
+    main, loader = told["threads"]
+    assert told["at_s"] >= asked_s
+    assert (main["main"], main["frames"][-1][2]) == (True, "<module>")
+    assert (loader["name"], loader["main"]) == ("loader", False)
+    assert loader["frames"][0][2] == "loads_data"
+
+
+def test_a_rank_whose_call_does_not_raise_as_it_is_freed_is_ended(tmp_path: Path) -> None:
+    file = tmp_path / "0.1.record"
+    with recorded(PROGRAM, file) as (rank, say):
+        soon(lambda: (read_shared_json(file) or {"awaits": None})["awaits"])
+        say(recorder.FREE)
+
+        assert rank.wait(LIMIT_S) == recorder.STUCK_EXIT
+
+
+def test_a_rank_that_is_not_known_to_wait_lives_on_as_it_is_freed(tmp_path: Path) -> None:
+    file = tmp_path / "0.1.record"
+    with recorded(THREADS, file) as (_, say):
+        soon(lambda: (read_shared_json(file) or {"frames": 0})["frames"])
+        say(recorder.FREE)
+        # The next word finds it there.
+        say(recorder.STACKS)
+
+        assert soon(lambda: read_json(tmp_path / "0.1.stacks"))
 
 
 ENDS_AT_ONCE = """
