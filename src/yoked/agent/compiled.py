@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.files import blob_path, require, writing_to
-from yoked.agent.folders import LABEL, place_entry, sweep
+from yoked.agent.folders import LABEL, making_beside, place_entry, sweep, take_away
 from yoked.agent.processors import cpu_type
 from yoked.agent.server import Call
 from yoked.core.fs import lock_folder
@@ -37,8 +36,6 @@ from yoked.paths import cache_root, private_folder
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 # The kernels of a GPT in some shapes take tens of megabytes.
 _MOST_BYTES = 2 << 30
-# No label begins so.
-_MAKING = ".making-"
 # Of processes that compile just now, and of no use to others.
 _OWN = re.compile(r"(?:^|/)locks?/|\.(?:lock|tmp)$")
 
@@ -154,7 +151,7 @@ def answer_compiled_put(call: Call) -> None:
     folder = _folder(call.args["label"])
     require(folder.name.startswith(cpu_prefix()), f"compiled code {folder.name!r} of another CPU")
     entries = json.loads(zlib.decompress(call.data))
-    making = folder.with_name(f"{_MAKING}{secrets.token_hex(6)}")
+    making = making_beside(folder)
     with writing_to(folder, sum(entry[3] for entry in entries)), contextlib.ExitStack() as after:
         if (held := hold(folder)) is not None:
             after.callback(os.close, held)
@@ -215,13 +212,11 @@ def _remove(folder: Path) -> bool:
         held = lock_folder(folder, wait=False)
     except OSError:
         return False
-    gone = folder.with_name(f"{_MAKING}{secrets.token_hex(6)}")
     try:
         # Whoever comes now makes a new one.
-        folder.rename(gone)
+        take_away(folder)
     except OSError:
         return False
     finally:
         os.close(held)
-    shutil.rmtree(gone, ignore_errors=True)
     return True

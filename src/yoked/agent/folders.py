@@ -33,6 +33,8 @@ from yoked.paths import cache_root, private_folder, state_root
 
 FILE, PROGRAM, LINK = "file", "program", "link"
 PLACES = ("trees", "data", "kernels")
+# No folder that is done has a name that begins so.
+_MAKING = ".making-"
 # What a killed agent left in the making is swept up by the next one, but not another's work.
 _ABANDONED_AFTER_S = 86_400.0
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -161,7 +163,7 @@ def in_the_making(folder: Path, needed_bytes: int) -> Iterator[Path]:
 
     Whoever made the same folder meanwhile is left his. Raises HostError for a full disk.
     """
-    making = folder.with_name(f".making-{secrets.token_hex(6)}")
+    making = making_beside(folder)
     with writing_to(folder, needed_bytes):
         require_space(folder, needed_bytes)
         private_folder(folder.parent)
@@ -179,9 +181,24 @@ def in_the_making(folder: Path, needed_bytes: int) -> Iterator[Path]:
             shutil.rmtree(making, ignore_errors=True)
 
 
+def making_beside(folder: Path) -> Path:
+    """A name beside a folder for what is on its way there, or on its way out; see `sweep`."""
+    return folder.with_name(f"{_MAKING}{secrets.token_hex(6)}")
+
+
+def take_away(folder: Path) -> None:
+    """Remove a folder such that under its name it is whole or gone.
+
+    A removal that is cut short is swept up later. Raises OSError where it cannot be renamed.
+    """
+    gone = making_beside(folder)
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def sweep(parent: Path) -> None:
     """Remove what was abandoned in the making (.making-*), by its age."""
-    for path in parent.glob(".making-*"):
+    for path in parent.glob(f"{_MAKING}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
                 shutil.rmtree(path)

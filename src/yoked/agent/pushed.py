@@ -14,14 +14,13 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.files import blob_path, require, writing_to
-from yoked.agent.folders import LINK, entries_digest, make_folder
+from yoked.agent.folders import LINK, entries_digest, make_folder, take_away
 from yoked.agent.jobfolder import ACTIVE, all_jobs
 from yoked.agent.server import Call
 from yoked.core.fs import read_json, write_bytes
@@ -152,11 +151,8 @@ def _remove(folders: Iterable[Path]) -> None:
             hashes = blobs.read_text(encoding="ascii").split()
         except OSError:
             hashes = []
-        # Under its name it is whole or gone. A removal that is cut short is swept up later.
-        gone = folder.with_name(f".making-{folder.name[:12]}-{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
-            folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            take_away(folder)
         for digest in filter(_DIGEST.fullmatch, hashes):
             with contextlib.suppress(OSError):
                 if blob_path(digest).stat().st_nlink == 1:
