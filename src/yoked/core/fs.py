@@ -272,4 +272,17 @@ def expected_failure(problem: OSError) -> YokedError | None:
             f"{problem.filename}: {problem.strerror}",
             fix=f"ls -ld {shlex.quote(str(folder))}    there shows whose it is",
         )
+    if isinstance(problem, FileNotFoundError) and _own_folder_is_gone():
+        return YokedError(
+            "the folder in which this was started has been deleted",
+            fix="cd ~    or to another folder that is there",
+        )
     return None
+
+
+def _own_folder_is_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

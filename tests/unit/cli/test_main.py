@@ -250,3 +250,19 @@ def test_a_folder_of_another_user_is_no_bug(
         f"{tmp_path}/.local/state: Permission denied",
         f"fix: ls -ld {tmp_path}    there shows whose it is",
     ]
+
+
+def test_a_folder_that_was_deleted_under_the_shell_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(here, "command", lambda **_: Path.cwd())
+
+    assert main([]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "the folder in which this was started has been deleted",
+        "fix: cd ~    or to another folder that is there",
+    ]
