@@ -27,6 +27,8 @@ SLOWER = 1.3
 _MORE = 0.5
 # So many quick steps in a row: it was not slow before them.
 _QUICK = 3
+# The median of so many of the newest steps, and by what it may be above that of all of them.
+_LAST, _SETTLED = 3, 1.25
 # One that took so many times as long as slow ones do had an evaluation or a save in it.
 _MUCH = 4.0
 
@@ -61,6 +63,18 @@ def times_slower(usual: Pace | None, now: Pace) -> float | None:
     # Of a run whose steps differ much, many are long.
     slow_s = max(SLOWER * usual.step_s, usual.long_s)
     return now.step_s / usual.step_s if now.step_s >= slow_s else None
+
+
+def has_settled(history: RunHistory, now: Pace) -> bool:
+    """Whether a step takes as long as the median of the newest. While a run begins to be slow that
+    median is a step of which a part was slow, and the medians of its parts are of other steps.
+    """
+    last_s = [
+        statistics.median(step.took_s for step in list(rank.taken)[-_LAST:])
+        for rank in history.ranks.values()
+        if rank.taken
+    ]
+    return now.step_s is not None and max(last_s, default=0.0) <= _SETTLED * now.step_s
 
 
 def slow_for_s(history: RunHistory) -> float:

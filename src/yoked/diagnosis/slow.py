@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
-from yoked.diagnosis.pace import all_do_more, slow_for_s, times_slower
+from yoked.diagnosis.pace import all_do_more, has_settled, slow_for_s, times_slower
 from yoked.diagnosis.vitals import Machine
 
-# Of the time that a step takes longer, a rank's own time must explain so much.
-_EXPLAINS = 0.5
+# Of the time that a step takes longer, a rank's own time must explain so much. A slow processor
+# explains more than all of it. Small packets of a slow link wake threads more often: 0.2 to 0.6.
+_EXPLAINS = 0.75
 # All ranks wait for a slow link, which costs each of them a little of its own time. A host without
 # a free core answers late, too, and the time of its ranks alone grows.
 _UNEVEN = 0.25
@@ -40,6 +41,8 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
         history.slow_since_s = None
         return
     since_s = slow_for_s(history)
+    if not has_settled(history, now):
+        return
     longer_s = (times - 1) * usual.step_s
     grew = {
         # Of several threads each does a part of it.

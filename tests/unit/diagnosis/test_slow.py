@@ -9,10 +9,10 @@ import pytest
 from tests.unit.diagnosis.made_up import PERIOD_S, Told, link, rank, recorded
 
 from yoked.diagnosis.cause import Cause
-from yoked.diagnosis.history import Pace, RankPace
-from yoked.diagnosis.pace import all_do_more
+from yoked.diagnosis.history import Pace, RankPace, Step
+from yoked.diagnosis.pace import all_do_more, learn, pace_now, times_slower
 from yoked.diagnosis.rules import causes
-from yoked.diagnosis.slow import held_back
+from yoked.diagnosis.slow import held_back, slow_downs
 from yoked.diagnosis.vitals import Machine, Vitals
 from yoked.diagnosis.words import words_of
 
@@ -285,6 +285,25 @@ def test_ranks_do_more_only_where_that_explains_the_longer_step(
         return Pace(step_s, step_s, {rank: RankPace(cpu_s, 0.0, 0.0) for rank in (0, 1)}, {}, {})
 
     assert all_do_more(pace(0.4, 0.4), pace(step_s, cpu_s)) is more
+
+
+def test_the_first_slow_steps_are_not_compared() -> None:
+    history = Told().history
+    # As they were when a link had become slow, in a part of the third step.
+    usual, began, slow = (0.4, 0.33, 0.02), (0.6, 0.41, 0.15), (1.4, 0.45, 0.15)
+
+    def take(*steps: tuple[float, float, float]) -> Pace:
+        for took_s, cpu_s, delayed_s in steps:
+            history.now_s += took_s
+            for known in history.ranks.values():
+                known.taken.append(Step(history.now_s, took_s, cpu_s, delayed_s))
+        return pace_now(history)
+
+    learn(history, take(*[usual] * 30))
+    now = take(usual, usual, began, slow, slow)
+
+    assert times_slower(history.usual, now) == pytest.approx(1.5)
+    assert list(slow_downs(history, now)) == []
 
 
 def test_a_link_that_was_connected_after_the_first_looks_is_compared() -> None:
