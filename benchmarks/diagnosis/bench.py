@@ -119,7 +119,7 @@ def summary(results: Path) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for num_hosts, one in product(TOPOLOGIES, CLASSES):
         for program in get_args(Program):
-            names = file_name(one.name, program, num_hosts, "[0-9][0-9][0-9]")
+            names = file_name(one.name, program, num_hosts, "[0-9][0-9][0-9]*")
             if found := [json.loads(path.read_text()) for path in sorted(results.glob(names))]:
                 lines.append(row_of(one, program, num_hosts, found))
     return "\n".join(lines)
