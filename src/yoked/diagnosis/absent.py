@@ -58,6 +58,7 @@ _CPU_SWITCHES = (
     *("--no-cuda", "--no_cuda", "--no-gpu", "--no_gpu"),
 )
 _OPTION_CALLS = ("add_argument", "option")
+_TAKES_CUDA = re.compile(r"^ *device = f?['\"]cuda", re.MULTILINE)
 _ITS_NAME = "check its name: the program runs in {}"
 # Packages whose name is not that of their module.
 _PACKAGES = {
@@ -189,8 +190,10 @@ def _framework_flag(source: str, imported: set[str], given: set[str]) -> str | N
         return 'Trainer(accelerator="cpu", …), Fabric too: Lightning then computes on the CPU'
     if "accelerate" in imported:
         return "Accelerator(cpu=True, …) has accelerate compute on the CPU"
-    # nanoGPT's configurator sets any variable at the top of the program.
-    if "configurator.py" in source and "--device" not in given:
+    # nanoGPT's configurator sets any variable at the top of a program; its trainer, where it has a
+    # rank, then takes a GPU whatever the flag said.
+    after = source.partition("configurator.py")[2]
+    if after and "--device" not in given and not _TAKES_CUDA.search(after):
         return "--device=cpu behind the program's name: its own flag for the CPU"
     return None
 

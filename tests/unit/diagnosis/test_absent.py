@@ -42,6 +42,18 @@ def test_no_flag_is_made_up(source: str) -> None:
     assert cpu_flag(source, ()) is None
 
 
+def test_a_flag_that_the_program_overrides_where_it_has_a_rank_is_not_told() -> None:
+    # nanoGPT's train.py; its sample.py has no such line.
+    source = """device = 'cuda'
+exec(open('configurator.py').read())
+if ddp:
+    device = f'cuda:{ddp_local_rank}'
+    torch.cuda.set_device(device)
+"""
+
+    assert cpu_flag(source, ()) is None
+
+
 def test_a_flag_that_was_given_and_did_not_help_is_not_told_again() -> None:
     source = 'p.add_argument("--device")'
 
