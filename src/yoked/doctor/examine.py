@@ -20,7 +20,7 @@ from typing import Any
 import yoked
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
-from yoked.doctor.sshfailure import ask_ssh
+from yoked.doctor.sshtry import ask_ssh
 from yoked.doctor.world_check import check_world
 from yoked.fleet.model import Fleet
 from yoked.paths import state_root

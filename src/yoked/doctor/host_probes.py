@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.doctor.dials import RENDEZVOUS_PORT
-from yoked.doctor.rank_probes import How, RankProbe
-from yoked.doctor.sshfailure import failure_of
-from yoked.errors import HostError, YokedError
+from yoked.doctor.rank_probes import How, RankProbe, SilentHostError
+from yoked.doctor.sshfailure import lost
+from yoked.doctor.sshtry import failure_of, seen_by
+from yoked.errors import YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.records.examination import HostSeen, Need, SshFailure
 from yoked.records.host_rules import TORCH
@@ -61,6 +62,7 @@ class HostProbe:
         self, host: Host, client: AgentClient, connect_s: float, *, is_lent: bool = False
     ) -> None:
         self._is_lent = is_lent
+        self._began_s = time.monotonic()
         self.host, self.client, self.connect_s = host, client, connect_s
         self.interfaces: list[Mapping[str, Any]] = []
         self.trials: dict[How, RankProbe] = {}
@@ -130,7 +132,8 @@ class HostProbe:
 
     def _require_voice(self) -> None:
         if self._silent:
-            raise HostError(f"{self.host.name} fell silent", fix=f"ssh {self.host.name} uptime")
+            name = self.host.name
+            raise SilentHostError(f"{name} fell silent", fix=f"ssh {name} uptime")
 
     @property
     def found_facts(self) -> Mapping[str, Any]:
@@ -162,16 +165,12 @@ class HostProbe:
             shell = health.get("shell") or {}
             health["shell"] = {**shell, "sources_noise": bool(self.client.noise)}
         offset_s, error_s = self._waiting["clock"].result() or (None, None)
-        # Facts and interfaces are asked first; who is suspended after them says no more.
-        silent = not (health or self.found_python)
         odd = list(self.client.odd)
         torch = reread(TORCH, "torch", self._torch(), odd, None)
         return HostSeen(
             name=self.host.name,
             wanted=dataclasses.asdict(self.host),
-            failure=SshFailure("timeout", "its agent came up, and then fell silent")
-            if silent
-            else None,
+            failure=self._failure(health),
             connect_s=self.connect_s,
             clock_offset_s=offset_s,
             clock_error_s=error_s,
@@ -181,6 +180,15 @@ class HostProbe:
             torch=torch,
             odd=tuple(dict.fromkeys(odd)),
         )
+
+    def _failure(self, health: Mapping[str, Any]) -> SshFailure | None:
+        """Why nothing that was seen counts; None: it does."""
+        if self.client.ended_s is not None:
+            return lost(self.client.why_ended(), self.client.ended_s - self._began_s)
+        # Facts and interfaces are asked first; who is suspended after them says no more.
+        if health or self.found_python:
+            return None
+        return SshFailure("timeout", "its agent came up, and then fell silent", cause="silent")
 
     def end_trials(self) -> None:
         """End the ranks that run there."""
@@ -242,7 +250,8 @@ class HostProbe:
         for trial in list(self.trials.values()):
             found.update(trial.has)
         training = self.trials.get("train") or self.trials.get("versions")
-        if training is not None and training.failed is not None:
+        # What the way to the host has come to is no word of torch's.
+        if training is not None and training.failed is not None and not training.is_lost:
             found.update(error=training.failed)
             # A rank that fails in its world has imported torch.
             if "train" in self.trials and not found["imported"]:
@@ -277,10 +286,24 @@ class HostProbes:
     def begin(self) -> None:
         """Return when each host has an agent, and has told its interfaces, or failed."""
         list(self._pool.map(self._probe, self._fleet.hosts))
+        self._ask_others()
         # In the order of the file, not of arrival.
         self.here = {
             each.name: self.here[each.name] for each in self._fleet.hosts if each.name in self.here
         }
+
+    def _ask_others(self) -> None:
+        """Have a host that is here look at those that ssh does not reach from here."""
+        by = next((each for name, each in self.here.items() if name != HERE), None)
+        if by is None:
+            return
+        config = self._fleet.ssh_file
+
+        def look(name: str) -> None:
+            told = self.failures[name]
+            self.failures[name] = seen_by(told, name, config, by.host.name, by.client)
+
+        list(self._pool.map(look, list(self.failures)))
 
     def begin_training(self) -> None:
         """Have all hosts import all of torch, once each has loaded what a small world needs.

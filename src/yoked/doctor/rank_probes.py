@@ -16,9 +16,10 @@ from typing import Any, Literal
 import yoked
 from yoked.channel.credentials import make_credentials
 from yoked.core.parallel import at_once
-from yoked.errors import YokedError
+from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import Agent
 from yoked.records.examination import World
+from yoked.remote.ssh import NoAgentError
 
 How = Literal["versions", "connect", "train"]
 # A rank gives up by itself before it is given up. On a busy host seconds are not much, and a
@@ -36,6 +37,12 @@ _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 _WANTED_ENDS = (0, 3)
 # Whatever happens to us, nothing is left of a trial after this.
 _LIMIT_S = 60.0
+# Failures of the way to a host: those of what it was asked to do have other codes.
+_OF_THE_WAY = ("agent-ended", "no-answer", "odd-message")
+
+
+class SilentHostError(HostError):
+    """A host that let a call run out before is not asked again."""
 
 
 @functools.cache
@@ -75,6 +82,11 @@ class RankProbe:
         """Why it failed; None: it did not."""
         found = self._find(["failed"])
         return None if found is None else str(found["failed"])
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the way to it ended, or its host said no more: nothing is known of the rank."""
+        return self._find(["lost"]) is not None
 
     @property
     def last_words(self) -> str:
@@ -117,8 +129,11 @@ class RankProbe:
                 limit_s=_LIMIT_S,
             ):
                 self._take(_message(part.content))
+        except (NoAgentError, SilentHostError) as problem:
+            self._take({"failed": problem.what, "lost": True})
         except YokedError as problem:
-            self._take({"failed": problem.what})
+            lost = {"lost": True} if problem.code in _OF_THE_WAY else {}
+            self._take({"failed": problem.what, **lost})
         with self._changed:
             self._over = True
             self._changed.notify_all()

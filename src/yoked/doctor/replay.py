@@ -140,7 +140,10 @@ def _read_host(host: HostSeen, odd: list[str]) -> HostSeen:
         # Lines to paste are made anew of what was seen, and not taken from a file.
         failure=failure
         and dataclasses.replace(
-            failure, fix=(), user=reread(optional(user), "failure.user", failure.user, odd, None)
+            failure,
+            fix=(),
+            user=reread(optional(user), "failure.user", failure.user, odd, None),
+            about=reread(line, "failure.about", failure.about, odd, ""),
         ),
         facts=reread(FACTS, "facts", host.facts, odd, {}),
         interfaces=tuple(reread(INTERFACES, "interfaces", host.interfaces, odd, ())),

@@ -1,107 +1,320 @@
-"""Why a host has no agent: as ssh said it, and where it said nothing, by trying."""
+"""Why ssh leads to no agent: told from its own words, and from one more try. Nothing is done here.
+
+Words of a host may look like ssh's. So no file is believed to be named by ssh but those that its
+configuration names.
+"""
 
 from __future__ import annotations
 
-import os
-import select
-import subprocess
-import time
-from pathlib import Path
-from typing import IO
+import re
+from dataclasses import replace
+from typing import Literal
 
+from yoked.doctor.sshway import OFFER, Signs, Try, Way
 from yoked.errors import NoPythonError, YokedError
 from yoked.records.examination import SshFailure, SshKind
-from yoked.remote.ssh import NoAgentError, ssh_argv
-from yoked.remote.transport import kill_way
+from yoked.records.rules import CONTROL
+from yoked.remote.ssh import NoAgentError
 
-_CAME_IN = b"Authenticated to"
-_PIECE_BYTES = 65_536
-_TRY_S = 2
-# A busy host may take seconds to start a program. What its shell prints is not this by chance.
-_PROGRAM_S = 8
-_PRINTED = b"yoked-is-in"
+# Causes that lie on this machine, whatever host ssh was to reach.
+HERE = frozenset(
+    {
+        "no-ssh", "config", "config-mode", "narrowed", "key-mode", "passphrase", "no-key",
+        "unused-key", "too-many", "bind", "forbidden", "no-route",
+    }
+)  # fmt: skip
+_LONGEST = 400
+_NO_SSH = "there is no ssh on this machine"
+_CAME_IN = re.compile(r"^(Authenticated to |debug1: Authentication succeeded)", re.MULTILINE)
+_METHODS = re.compile(r"^debug1: Authentications that can continue: (\S+)", re.MULTILINE)
+_OFFERED = re.compile(r"^debug1: Offering public key: (.+)$", re.MULTILINE)
+_ACCEPTED = re.compile(r"^debug1: Server accepts key: (.+)$", re.MULTILINE)
+_TOO_OPEN = re.compile(r"^Permissions 0\d+ for '(.+)' are too open\.", re.MULTILINE)
+_SIGNATURES = re.compile(r"^debug1: \S+: server-sig-algs=<([^>]*)>", re.MULTILINE)
+_KEY_OPTIONS = re.compile(r"^debug1: Remote: (/\S+:\d+): key options:.* command\b", re.MULTILINE)
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+_Table = tuple[tuple[str, SshKind, str], ...]
+# What ssh says, with the kind and the cause; the first that fits.
+_OF_SSH: _Table = (
+    (r"^(?P<about>[/~][^:\n]*): line \d+: Bad configuration option", "other", "config"),
+    (r"marked as revoked", "host-key", "revoked"),
+    (OFFER.pattern, "other", "no-match"),
+    (r"Too many authentication failures", "denied", "too-many"),
+    (r"stdio forwarding failed|proxy dialer did not pass back", "other", "jump"),
+    (r"[Nn]ot permitted to log in yet|System is going down", "other", "starting"),
+    (r"Cannot assign requested address", "other", "bind"),
+    (
+        r"connect to host .*: (?:Permission denied|Operation not permitted)",
+        "unreachable",
+        "forbidden",
+    ),
+    (r"Network is unreachable", "unreachable", "no-route"),
+    (r"open failed: (?:connect failed: )?open failed|Session open refused", "other", "no-session"),
+)
+# Only of the last line: ssh goes on after some that look the same.
+_LAST: _Table = (
+    (r"\A(?P<about>[/~][^:\n]*?):? line \d+: ", "other", "config"),
+    (r"\ABad owner or permissions on (?P<about>/.+)\Z", "other", "config-mode"),
+)
+_EXPIRED = (
+    r"(?i)password (?:has |is )?expired|(?:must|required to) change your password|"
+    r"password change required|account has expired"
+)
+_NOT_EXECUTED = (
+    r"^(?:\S+: (?:line )?\d+: )?exec: (?P<about>[/~]\S+): "
+    r"(?:cannot execute|Permission denied|Exec format error|Operation not permitted)"
+)
+_DIED = (
+    r"Fatal Python error|^Traceback |^\w*Error: |error while loading shared libraries|"
+    r"Illegal instruction|Segmentation fault|status (?:132|134|135|137|139)\b"
+)
+# What the other side's shell says, or what stands in its place.
+_OF_SHELL: _Table = (
+    (_EXPIRED, "denied", "expired"),
+    (r"(?i)please log ?in as the user [\"'](?P<about>[\w.-]+)[\"']", "shell", "wrong-user"),
+    (r"This service allows sftp connections only", "shell", "sftp-only"),
+    (r"not available|nologin|/bin/false", "shell", "nologin"),
+    (_NOT_EXECUTED, "python", "not-executable"),
+    # sshd's own words of the login shell. It asks for that file beforehand, but not where it
+    # changes the root. Source: do_child of OpenSSH's session.c, allowed_user of its auth.c.
+    (r"\A(?P<about>/\S+): (?:No such file or directory|Permission denied)\Z", "shell", "chroot"),
+    (r"\brbash: |: restricted", "shell", "restricted"),
+    (r"No space left on device|Disk quota exceeded", "shell", "full"),
+    (_DIED, "python", "died"),
+)
 
 
-def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
-    """What kept the agent of a host from coming."""
-    kind: SshKind = "other"
-    text = problem.what
+def told_failure(problem: YokedError) -> SshFailure:
+    """What kept an agent from coming, by what was said of it."""
     if isinstance(problem, NoPythonError):
-        kind = "python"
-    elif isinstance(problem, NoAgentError):
-        kind = problem.kind
-        text = problem.said or problem.what
-        if kind == "timeout" and not problem.said and comes_in_for_nothing(host, ssh_config):
-            kind = "shell"
-            text = "ssh comes in, but the login shell there does not start a program"
-    user = user_of(host, ssh_config) if kind == "shell" else None
-    return SshFailure(kind, text, problem.fix, user)
-
-
-def user_of(host: str, ssh_config: Path | None) -> str | None:
-    """Whom ssh comes in as on a host, as its configuration has it; None: it does not say."""
-    config = [] if ssh_config is None else ["-F", str(ssh_config)]
-    lines = (ask_ssh("-G", *config, host) or "").splitlines()
-    return next((line[5:] for line in lines if line.startswith("user ")), None)
-
-
-def ask_ssh(*flags: str) -> str | None:
-    """What ssh says of itself, here; None: nothing, or not in time."""
-    try:
-        done = subprocess.run(
-            ["ssh", *flags],  # noqa: S607 - the one that connects is found alike
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TRY_S,
-            check=False,
+        return SshFailure("python", problem.what, problem.fix)
+    if not isinstance(problem, NoAgentError):
+        cause = "no-ssh" if problem.what.endswith(_NO_SSH) else ""
+        text = _NO_SSH if cause else problem.what
+        return SshFailure("other", text, problem.fix, cause=cause)
+    told = SshFailure(problem.kind, problem.said or problem.what, problem.fix)
+    if problem.kind == "timeout":
+        return told
+    # Where ssh's reason is known, what a server greets with is none.
+    table = (
+        _OF_SHELL
+        if problem.kind == "shell"
+        else tuple(
+            each for each in _OF_SSH if problem.kind in (each[1], "other") or each[2] == "jump"
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return (done.stdout or done.stderr).strip() or None
+    )
+    # All that was said may name what its last line does not.
+    found = _read(told, told.text, table) or _read(told, problem.words, table)
+    if found is None and problem.kind == "other":
+        found = _read(told, told.text, _LAST)
+    if found is not None and found.cause == "jump":
+        # Who stands between has said first what is wrong.
+        lines = (CONTROL.sub("", line).strip() for line in problem.words.splitlines())
+        return replace(found, text=" / ".join(filter(None, lines))[:_LONGEST])
+    return found or told
 
 
-def comes_in_for_nothing(host: str, ssh_config: Path | None) -> bool:
-    """Whether ssh gets as far as the login, and no program starts there: a host may also be slow.
+def _read(told: SshFailure, words: str, table: _Table) -> SshFailure | None:
+    """What words say by a table; None: nothing that it has."""
+    for pattern, kind, cause in table:
+        if found := re.search(pattern, words, re.MULTILINE):
+            about = CONTROL.sub("", found.groupdict().get("about") or "")
+            return replace(
+                told, kind=kind, text=_line_of(words, found), cause=cause, about=about.strip()
+            )
+    return None
 
-    On a connection of its own: a shared one may lead to a machine that is gone, and not know it.
+
+def _line_of(words: str, found: re.Match[str]) -> str:
+    begin = words.rfind("\n", 0, found.start()) + 1
+    end = words.find("\n", found.end())
+    return words[begin : len(words) if end < 0 else end].strip("\r@ ").removeprefix("debug1: ")
+
+
+def wants_try(told: SshFailure) -> bool:
+    """Whether one more try could tell more."""
+    by_words = told.cause and (told.kind, told.cause) != ("shell", "sftp-only")
+    return told.kind in ("timeout", "denied", "shell", "other") and not by_words
+
+
+def explained(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFailure:
+    """The failure, as far as one more try and other signs tell its cause.
+
+    signs: as seen from here, or, for a failure that was explained already, from another host.
     """
-    config = None if ssh_config is None else str(ssh_config)
-    program, *rest = ssh_argv(host, config, patience_s=_TRY_S, shared=False)
-    try:
-        process = subprocess.Popen(
-            [program, "-v", *rest, f"echo {_PRINTED.decode()}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError:
-        return False
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        return _says(process.stderr, _CAME_IN, _TRY_S) and not _says(
-            process.stdout, _PRINTED, _PROGRAM_S
-        )
-    finally:
-        kill_way(process)
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+    if told.kind in ("shell", "denied"):
+        told = replace(told, user=way.user)
+    if told.kind == "shell":
+        return _of_shell(told, tried)
+    if told.kind == "denied":
+        return _of_login(told, way, tried)
+    if told.kind == "other":
+        return _of_end(told, way, tried)
+    return _of_silence(told, way, tried, signs)
 
 
-def _says(stream: IO[bytes], words: bytes, limit_s: float) -> bool:
-    """Whether these words come on a stream in time."""
-    said = b""
-    until_s = time.monotonic() + limit_s
-    while (left_s := until_s - time.monotonic()) > 0:
-        if not select.select([stream], [], [], left_s)[0]:
-            return False
-        piece = os.read(stream.fileno(), _PIECE_BYTES)
-        said += piece
-        if words in said:
-            return True
-        if not piece:
-            return False
-    return False
+def stage_of(tried: Try, way: Way) -> Literal["", "connected", "spoken", "in"]:
+    """How far a try came: nothing answered, TCP connected, the server said its name, logged in."""
+    if _CAME_IN.search(tried.words):
+        return "in"
+    if "Remote protocol version" in tried.words:
+        return "spoken"
+    connected = "debug1: Connection established." in tried.words
+    return "connected" if connected and not way.proxy else ""
+
+
+def _of_shell(told: SshFailure, tried: Try) -> SshFailure:
+    """The login is through, and what starts there is not the agent."""
+    if found := _KEY_OPTIONS.search(tried.words):
+        return replace(told, cause="key-command", about=found[1])
+    if told.cause:
+        return told
+    if tried.printed and (read := _read(told, tried.printed.strip(), _OF_SHELL)):
+        return read
+    # The shell ran something else, as it was told.
+    return replace(told, kind="python", cause="died") if tried.started else told
+
+
+def _of_login(told: SshFailure, way: Way, tried: Try) -> SshFailure:
+    """It is known who comes, and he is not let in."""
+    if told.cause:
+        return told
+    cause, about = _why_denied(tried.words, way)
+    shown = {
+        "key-mode": f"others may read the key {about}, so ssh passes over it",
+        "second-factor": "the key alone was a partial success",
+        **dict.fromkeys(("refused-key", "after-key", "unused-key"), f"the key was {about}"),
+    }
+    is_said = cause == "key-mode" and "too open" in told.text
+    more = f"; {shown[cause]}" if about and cause in shown and not is_said else ""
+    return replace(told, text=f"{told.text.rstrip('.')}{more}", cause=cause, about=about)
+
+
+def _why_denied(words: str, way: Way) -> tuple[str, str]:
+    """The cause, and what it names: a key's file, its fingerprint, methods."""
+    methods = _METHODS.findall(words)
+    if not methods:
+        return "", ""
+    if (found := _TOO_OPEN.search(words)) and found[1] in way.loose:
+        return "key-mode", found[1]
+    if "partial success" in words:
+        return "second-factor", methods[-1]
+    if "publickey" not in methods[0].split(","):
+        return "keys-off", methods[0]
+    if re.search(r"no mutual signature (?:algorithm|supported)", words):
+        return "algorithm", ""
+    accepted, offered = list(_ACCEPTED.finditer(words)), _OFFERED.findall(words)
+    if accepted:
+        return _why_not_signed(words[accepted[-1].end() :], accepted[-1][1], way)
+    if offered:
+        kinds = [kind for each in offered if (kind := _kind_of(each))]
+        taken = _SIGNATURES.findall(words)
+        if kinds and taken and not any(_is_taken(kind, taken[-1]) for kind in kinds):
+            return "algorithm", ""
+        prints = _FINGERPRINT.findall("\n".join(offered))
+        return "refused-key", prints[0] if len(prints) == 1 else ""
+    return ("passphrase", way.locked[0]) if way.locked else ("no-key", "")
+
+
+def _why_not_signed(after: str, key: str, way: Way) -> tuple[str, str]:
+    """Why a key that the server takes did not let in. after: what came then."""
+    found = _FINGERPRINT.search(key)
+    shown = found[0] if found else ""
+    if _METHODS.search(after) or re.search(r"^Connection (?:closed|reset) by", after, re.MULTILINE):
+        return "after-key", shown
+    for path in way.locked:
+        # ssh names the file of a key that no agent has.
+        if key.startswith(path) and "refused operation" not in after:
+            return "passphrase", path
+    return "unused-key", shown
+
+
+def _kind_of(offered: str) -> str | None:
+    found = re.search(r" (RSA|ECDSA|ED25519|ECDSA-SK|ED25519-SK) SHA256:", offered)
+    return None if found is None else found[1]
+
+
+def _is_taken(kind: str, algorithms: str) -> bool:
+    names = {
+        "RSA": r"rsa-sha2-(?:256|512)|ssh-rsa",
+        "ECDSA": r"ecdsa-sha2-\w+",
+        "ED25519": r"ssh-ed25519",
+        "ECDSA-SK": r"(?:webauthn-)?sk-ecdsa-\S+",
+        "ED25519-SK": r"sk-ssh-ed25519@\S+",
+    }
+    return any(re.fullmatch(names[kind], each) for each in algorithms.split(","))
+
+
+def _of_end(told: SshFailure, way: Way, tried: Try) -> SshFailure:
+    """ssh ended, for none of the common reasons."""
+    if told.cause:
+        return told
+    words = f"{told.text}\n{tried.words}"
+    if _OFFERED.search(tried.words) and not _CAME_IN.search(tried.words):
+        return explained(replace(told, kind="denied"), way, tried, Signs())
+    if not re.search(r"[Cc]onnection (?:closed|reset)|kex_exchange_identification|banner", words):
+        return told
+    if "Remote protocol version" in tried.words:
+        return replace(told, cause="cut")
+    return replace(told, cause="jump" if way.proxy == "command" else "closed")
+
+
+def _of_silence(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFailure:
+    """Nothing came in time: from nobody, from the server, or from the shell."""
+    stage = stage_of(tried, way)
+    if told.kind == "refused":
+        # A ban, or a firewall that answers in the server's place.
+        open_to_others = signs.port in ("speaks", "closes", "mute")
+        return _with_signs(replace(told, cause="filtered"), signs) if open_to_others else told
+    if stage == "in":
+        return _of_late(told, way, tried)
+    if stage == "spoken":
+        stuck = "its ssh server said its name, and the exchange of keys got stuck"
+        return _with_signs(_with(replace(told, cause="large"), stuck), signs)
+    if signs.large is False:
+        return _with_signs(replace(told, cause="large"), signs)
+    if told.cause:
+        return told
+    if stage == "connected":
+        mute = "its ssh port takes connections, and says nothing"
+        return _with_signs(_with(replace(told, cause="mute"), mute), signs)
+    if way.proxy == "command" and not signs.is_on:
+        return replace(told, cause="jump") if told.kind == "timeout" else told
+    if not signs.is_on:
+        return told
+    is_mute = signs.port in ("closes", "mute") and told.kind == "timeout"
+    return _with_signs(replace(told, cause="mute" if is_mute else "filtered"), signs)
+
+
+def _of_late(told: SshFailure, way: Way, tried: Try) -> SshFailure:
+    """The login is through in time, and no agent came."""
+    if not tried.started:
+        shell = replace(
+            told,
+            kind="shell",
+            text="ssh comes in, but the login shell there does not start a program",
+            cause="",
+            user=way.user,
+        )
+        found = _of_shell(shell, tried)
+        return found if found.cause else replace(found, cause="hangs")
+    if not tried.took:
+        stuck = "ssh comes in and starts a program, and what is sent to it does not all arrive"
+        return _with(replace(told, cause="large"), stuck)
+    return _with(replace(told, cause="slow"), "ssh comes in, and a small program starts")
+
+
+def _with_signs(told: SshFailure, signs: Signs) -> SshFailure:
+    return _with(told, signs.text)
+
+
+def _with(told: SshFailure, evidence: str) -> SshFailure:
+    return replace(told, text=f"{told.text}; {evidence}") if evidence else told
+
+
+def lost(problem: YokedError, after_s: float) -> SshFailure:
+    """An examination that was going on when the connection ended: nothing of it counts."""
+    said = problem.said if isinstance(problem, NoAgentError) else ""
+    words = f": {said}" if said else ""
+    text = f"the connection ended after {after_s:.0f} s, in the middle of the examination{words}"
+    return SshFailure("other", text, cause="ended")

@@ -27,13 +27,16 @@ Purpose = Literal["ephemeral", "rendezvous", "bulk"]
 @dataclass(frozen=True)
 class SshFailure:
     """Why a host has no agent. text: ssh's own words, or the shell's. user: whom ssh comes in as,
-    where that matters.
+    where that matters. cause: what it is more exactly, as yoked.doctor.sshfailure calls it; "": it
+    is not known. about: what that cause names, such as a file.
     """
 
     kind: SshKind
     text: str
     fix: tuple[str, ...] = ()
     user: str | None = None
+    cause: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True)

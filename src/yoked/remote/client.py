@@ -91,7 +91,8 @@ class AgentClient:
 
     explain: makes the error out of the end of the process that led to the agent. noise: what the
     host's shell printed before it. heard_s: when the agent last said anything, by the monotonic
-    clock. odd: places in its answers that were not understood, and left out.
+    clock; ended_s: when the way to it ended, None while it stands. odd: places in its answers that
+    were not understood, and left out.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class AgentClient:
         self.host = host
         self.noise = noise
         self.heard_s = time.monotonic()
+        self.ended_s: float | None = None
         self.odd: list[str] = []
         self._process = process
         self._sink: IO[bytes] = process.stdin
@@ -145,6 +147,12 @@ class AgentClient:
                 if isinstance(part, _Result):
                     return
                 yield part
+
+    def why_ended(self) -> YokedError:
+        """Why the agent is no longer there."""
+        if self._broken:
+            return fault("odd-message", host=self.host, why=plain(self._broken))
+        return self._explain()
 
     def close(self, patience_s: float = CLOSE_S) -> None:
         """End the agent; what it started goes on. Closing twice is harmless.
@@ -209,9 +217,7 @@ class AgentClient:
         except TimeoutError:
             raise fault("no-answer", host=self.host, name=name, timeout_s=timeout_s) from None
         if found is None:
-            if self._broken:
-                raise fault("odd-message", host=self.host, why=plain(self._broken))
-            raise self._explain()
+            raise self.why_ended()
         message, data = found
         if "error" in message:
             raise remote_error(self.host, message["error"])
@@ -245,7 +251,7 @@ class AgentClient:
                 # It must neither go on, nor keep somebody who sends to it.
                 self._process.kill()
             with self._lock:
-                self._ended = True
+                self._ended, self.ended_s = True, time.monotonic()
                 for pending in self._pending.values():
                     pending.end()
 

@@ -131,18 +131,31 @@ class NoAgentError(HostError):
     """The way to a host led to no agent. kind: one of yoked.records.examination.SshKind.
 
     said: the words of ssh, or of the host's shell; empty where neither said anything in time.
+    words: all that was said.
     """
 
     def __init__(
-        self, what: str, *, fix: str | Sequence[str] = (), kind: SshKind = "other", said: str = ""
+        self,
+        what: str,
+        *,
+        fix: str | Sequence[str] = (),
+        kind: SshKind = "other",
+        said: str = "",
+        words: str = "",
     ) -> None:
         super().__init__(what, fix=fix)
         self.kind: SshKind = kind
-        self.said = said
+        self.said, self.words = said, words
 
 
 # What ssh says, what it means, and what to do; the first that fits counts.
 _REASONS: tuple[tuple[str, SshKind, str, tuple[str, ...]], ...] = (
+    (
+        r"marked as revoked",
+        "host-key",
+        "its host key is revoked in known_hosts",
+        ("yoked doctor    tells which line to look at",),
+    ),
     (
         r"Offending \S+ key in|REMOTE HOST IDENTIFICATION HAS CHANGED",
         "host-key",
@@ -154,6 +167,18 @@ _REASONS: tuple[tuple[str, SshKind, str, tuple[str, ...]], ...] = (
         "host-key",
         "its host key is not known here yet",
         ("ssh{flags} {host}    once, to look at the key and accept it",),
+    ),
+    (
+        r"connect to host .*: (?:Permission denied|Operation not permitted)",
+        "unreachable",
+        "this machine itself forbids the way to it",
+        ("ip route; sudo nft list ruleset    here: a route or a rule is in the way",),
+    ),
+    (
+        r"Permissions 0\d+ for .* are too open",
+        "denied",
+        "ssh passes over our key, because others may read it",
+        ("ssh{flags} {host} true    names the key's file; `chmod 600` that file",),
     ),
     (
         r"Permission denied|Too many authentication failures",
@@ -203,7 +228,8 @@ _FORGET = re.compile(
     re.ASCII,
 )
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
-_NOISE = re.compile(r"^(Warning: Permanently added|Connection to .* closed|mux_client|\s*$)")
+# That a connection was closed by the other side is no noise.
+_NOISE = re.compile(r"^(Warning: Permanently added|Connection to \S+ closed\.$|mux_client|\s*$)")
 
 
 def explain_end(
@@ -227,6 +253,7 @@ def explain_end(
         fix=f"ssh{config_flags(config)} {host}",
         kind="shell",
         said=own_words,
+        words=said,
     )
 
 
@@ -267,9 +294,11 @@ def _explain_ssh(
                 fix=tuple(each.format(**words) for each in fix),
                 kind=kind,
                 said=told,
+                words=said,
             )
     return NoAgentError(
         f"{host}: the ssh connection ended\nssh: {own_words}",
         fix=f"ssh{flags} {host}",
         said=own_words,
+        words=said,
     )

@@ -362,9 +362,9 @@ def beside(seen: Examination, interface_name: str, addresses: Mapping[str, str])
     return replace(seen, dials=(*seen.dials, *more))
 
 
-def unreached(name: str, kind: SshKind, text: str) -> HostSeen:
-    """A host that has no agent."""
-    return HostSeen(name, host(name).wanted, failure=SshFailure(kind, text))
+def unreached(name: str, kind: SshKind, text: str, **more: str) -> HostSeen:
+    """A host that has no agent. more: what else the failure has."""
+    return HostSeen(name, host(name).wanted, failure=SshFailure(kind, text, **more))  # type: ignore[arg-type]
 
 
 def firewall(kind: str, rules: list[str] | None = None) -> dict[str, Any]:

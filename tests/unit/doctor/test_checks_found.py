@@ -37,6 +37,7 @@ from tests.unit.doctor.troubles import (
     names_known,
     netmask,
     no_agent,
+    no_agents,
     no_interface_at_all,
     not_tried,
     on_gpus,
@@ -63,7 +64,9 @@ from tests.unit.doctor.troubles import (
 
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.causes import findings_of
+from yoked.doctor.checks.ssh_mends import MENDS
 from yoked.doctor.fixing import plan_fixes
+from yoked.doctor.sshfailure import HERE
 from yoked.records.examination import Severity, World
 
 
@@ -92,6 +95,18 @@ RANK = {
     "start_ticks": 123_456,
     "launch": "a1b2",
 }
+WORDS = "as ssh has it"
+# What a cause names, where it names something.
+ABOUT = {
+    "refused-key": f"SHA256:{'k' * 43}",
+    "key-mode": "/home/ada/.ssh/id_ed25519",
+    "passphrase": "/home/ada/.ssh/id_ed25519",
+    "key-command": "/home/ada/.ssh/authorized_keys:2",
+    "chroot": "/bin/bash",
+    "wrong-user": "ubuntu",
+    "not-executable": "/opt/py/bin/python3.11",
+    "config-mode": "/home/ada/.ssh/config",
+}
 SCRATCH = {"path": "/scratch", "exists": True, "writable": False, "read_only": False,
            "owner_uid": 0, "free_bytes": 10**11, "free_inodes": 10**6,
            "error": "EACCES: Permission denied"}  # fmt: skip
@@ -108,9 +123,24 @@ CASES = (
     Case("ssh-host-key", no_agent("host-key", "Offending ED25519 key in known_hosts:3")),
     Case("ssh-denied", no_agent("denied", "Permission denied (publickey).")),
     Case("ssh-shell", no_agent("shell", "exit status 1")),
-    Case("ssh-shell", no_agent("shell", "This account is currently not available.")),
+    Case("ssh-shell", no_agent("shell", "This account is currently not available.",
+                               cause="nologin")),
     Case("ssh-python", no_agent("python", "python3: command not found")),
     Case("ssh-other", no_agent("other", "the connection ended")),
+    *(
+        Case(
+            f"ssh-{kind}",
+            no_agent(kind, WORDS, cause=cause, about=ABOUT.get(cause, ""), user="ada"),
+            hosts=() if cause in HERE else ("garage",),
+        )
+        for kind, causes in MENDS.items()
+        for cause in causes
+        if cause
+    ),
+    Case("ssh-denied", no_agents("attic", "garage", kind="denied", text=WORDS, cause="passphrase",
+                                 about="/home/ada/.ssh/id_rsa"), hosts=()),
+    Case("ssh-denied", no_agents(*NAMES, kind="denied", text=WORDS, cause="refused-key"),
+         hosts=()),
     Case("shell-noise", said("health/shell/sources_noise", True), severity="warning"),
     Case("ssh-slow", lambda: change(home(), "garage", connect_s=9.0), severity="warning"),
     # one host or two

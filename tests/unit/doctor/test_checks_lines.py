@@ -18,7 +18,12 @@ from tests.unit.doctor.troubles import said
 from yoked.core.proc import ProcessId
 from yoked.doctor.causes import findings_of
 from yoked.doctor.fixing import FixJournal, FixPlan, ShellResult, apply_fixes, undo_fix
-from yoked.doctor.repairs.files import rewrite_file
+from yoked.doctor.repairs.files import (
+    close_key,
+    close_ssh_folder,
+    make_executable,
+    rewrite_file,
+)
 from yoked.doctor.repairs.fleet import choose_again, edit_entry
 from yoked.doctor.repairs.network import narrow_route, write_name
 from yoked.doctor.repairs.packages import get_package, get_torch
@@ -124,6 +129,80 @@ def test_a_start_file_is_made_silent_where_nobody_sits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        BASHRC,
+        "case $- in *i*) ;; *) return ;; esac\necho welcome\nexit 1\n",
+        '[ -z "$PS1" ] && return\necho welcome\n',
+        "echo careful >&2\n",
+    ],
+    ids=["plain", "as Debian has it", "as others have it", "to stderr"],
+)
+def test_a_start_file_that_is_innocent_stays_as_it_is(tmp_path: Path, content: str) -> None:
+    file = tmp_path / ".bashrc"
+    file.write_text(content)
+
+    done = run(quiet("garage").command, tmp_path)
+
+    assert done.returncode != 0
+    assert "ForceCommand" in done.stderr
+    assert file.read_text() == content
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    "content", ["exit 0\n", "echo hi\n", "exec true\n", "sleep 60\n"],
+    ids=["exits", "prints", "becomes another", "waits"],
+)  # fmt: skip
+def test_a_start_file_that_is_in_the_way_is_known_by_trying_it(
+    tmp_path: Path, content: str
+) -> None:
+    file = tmp_path / ".bashrc"
+    file.write_text(content)
+    # What is in the way is known as well by less patience.
+    line = quiet("garage").command.replace("timeout 9", "timeout 1")
+
+    assert run(line, tmp_path).returncode == 0
+
+    assert file.read_text().startswith("case $- in")
+    assert file.read_text().endswith(content)
+
+
+def test_only_files_of_ssh_that_others_may_write_are_changed(tmp_path: Path) -> None:
+    keys = tmp_path / ".ssh" / "authorized_keys"
+    keys.parent.mkdir(mode=0o700)
+    keys.write_text("ssh-ed25519 AAAA\n")
+    other = tmp_path / "shared"
+    for path, mode in ((tmp_path, 0o755), (keys, 0o666)):
+        path.chmod(mode)
+    other.write_text("")
+    other.chmod(0o666)
+    fix = close_ssh_folder("garage")
+
+    first, again = run(fix.command, tmp_path), run(fix.command, tmp_path)
+
+    assert (first.returncode, first.stdout) == (0, f"{keys}\n")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert keys.stat().st_mode & 0o777 == 0o644
+    assert other.stat().st_mode & 0o777 == 0o666
+
+
+def test_a_key_is_closed_and_a_program_is_made_one(tmp_path: Path) -> None:
+    key, program, other = (tmp_path / name for name in ("my key", "python", "other"))
+    key.write_text("")
+    key.chmod(0o644)
+    program.write_text("#!/bin/sh\n")
+    other.write_text("#!/no/such/interpreter\n")
+
+    assert run(close_key(str(key)).command, tmp_path).returncode == 0
+    assert run(make_executable("garage", str(program)).command, tmp_path).returncode == 0
+    assert run(make_executable("garage", str(other)).command, tmp_path).returncode != 0
+
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert os.access(program, os.X_OK)
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("127.0.0.1 localhost\n127.0.1.1\tgarage\n", "127.0.0.1 localhost\n"),
@@ -207,7 +286,8 @@ def test_an_unknown_name_gets_its_address_in_front_of_all_others(tmp_path: Path)
 
 
 HOSTS = "127.0.0.1 localhost\n127.0.1.1 garage\n127.0.0.1 attic\n"
-FILES = {"hosts": HOSTS, ".bashrc": BASHRC, "yoked.toml": TOML}
+# It greets, so that there is something to silence.
+FILES = {"hosts": HOSTS, ".bashrc": f"{BASHRC}echo welcome\n", "yoked.toml": TOML}
 
 
 def write_files(folder: Path) -> None:
@@ -237,7 +317,7 @@ def every_fix(folder: Path) -> list[Fix]:
         edit_entry(seen, "gar.age", "/^python *=/d"),
         take_out_variable("garage", "RANK"),
         quiet("garage"),
-        quiet("garage"),
+        edit_entry(seen, "gar.age", "s/^ranks *=.*/ranks = 4/"),
     ]
     return [in_folder(fix, folder) for fix in fixes]
 
@@ -358,7 +438,7 @@ def test_a_shell_is_given_to_one_user_and_only_where_his_lets_nobody_in(
     )
 
     for user in ("ada", "eve"):
-        failure = SshFailure("shell", "This account is currently not available.", user=user)
+        failure = SshFailure("shell", "not available", user=user, cause="nologin")
         host = replace(unreached("garage", "shell", ""), failure=failure)
         (found,) = findings_of(replace(home(("attic",)), hosts=(host,)))
         (fix,) = found.fix

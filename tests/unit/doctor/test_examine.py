@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor import dials, host_probes, world_check
+from yoked.doctor.causes import findings_of
 from yoked.doctor.examine import look
 from yoked.errors import HostError
 from yoked.fleet.model import Fleet, Host
@@ -44,6 +46,9 @@ class Rank:
         if "loading" in self.says:
             yield {"failed": self.says["loading"]}
             return
+        if "cut" in self.says:
+            self.agent.ended_s = time.monotonic()
+            raise self.agent.why_ended()
         yield {"has": {"gloo": True, "imported": self.how == "train" or None}, "ready": True}
         while not self.told.wait(0.02) and not self.agent.closed:
             pass
@@ -73,6 +78,7 @@ class FakeAgent:
     noise: str = ""
     odd: list[str] = field(default_factory=list)
     heard_s: float = 0.0
+    ended_s: float | None = None
     listening: int = 0
     closed: bool = False
     ranks: dict[str, Rank] = field(default_factory=dict)
@@ -91,6 +97,9 @@ class FakeAgent:
         if name == "listen":
             return self._listen(args)
         return self._trial(args)
+
+    def why_ended(self) -> NoAgentError:
+        return NoAgentError(f"{self.name}: the ssh connection ended", said=self.says["cut"])
 
     def close(self, patience_s: float = 5.0) -> None:
         self.closed = True
@@ -335,6 +344,32 @@ def test_torch_that_does_not_load_is_told_of_its_host(snapshot: SnapshotAssertio
     torch = torch_of(seen, "beta")
     assert (torch["imported"], torch["error"]) == (False, "ImportError: libtorch_cpu.so")
     assert (world_of(seen).ok, world_of(seen).reason) == snapshot
+
+
+def test_a_connection_that_ends_on_the_way_is_no_fault_of_torch_or_of_another_host() -> None:
+    agents = fleet_of("alpha", "beta")
+    closed = "Connection to 10.0.0.2 closed by remote host."
+    agents["beta"] = FakeAgent("beta", says={"cut": closed})
+
+    seen = examine(agents)
+
+    failure = seen.host("beta").failure
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("other", "ended")
+    assert closed in failure.text
+    found = {each.check: each.hosts for each in findings_of(seen)}
+    assert found["ssh-other"] == ("beta",)
+    assert not found.keys() & {"torch-import", "world-failed"}
+
+
+def test_a_trial_whose_host_says_no_more_tells_nothing_of_torch() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", says={"cut": "reset"})
+
+    seen = examine(agents)
+
+    torch = torch_of(seen, "beta")
+    assert (torch["imported"], torch["error"]) == (None, None)
 
 
 def test_a_host_without_torch_is_no_riddle(snapshot: SnapshotAssertion) -> None:

@@ -46,10 +46,21 @@ def cut_off(**changes: Any) -> Examination:
     return broken(broken(home(), "garage", None, **changes), None, "garage", **changes)
 
 
-def no_agent(kind: SshKind, text: str) -> Make:
+def no_agent(kind: SshKind, text: str, **more: str) -> Make:
     def make() -> Examination:
         seen = home(("attic", "study"))
-        return replace(seen, hosts=(*seen.hosts, unreached("garage", kind, text)))
+        return replace(seen, hosts=(*seen.hosts, unreached("garage", kind, text, **more)))
+
+    return make
+
+
+def no_agents(*names: str, kind: SshKind, text: str, **more: str) -> Make:
+    """None on several hosts, for the same reason."""
+
+    def make() -> Examination:
+        seen = home(tuple(name for name in NAMES if name not in names))
+        lost = (unreached(name, kind, text, **more) for name in names)
+        return replace(seen, hosts=(*seen.hosts, *lost), world=None)
 
     return make
 

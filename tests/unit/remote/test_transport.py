@@ -196,6 +196,21 @@ def test_a_client_can_be_closed_while_a_host_takes_nothing() -> None:
         ("kex_exchange_identification: read: reset", "the way to it ended", "ssh -v attic"),
         ("Connection closed by UNKNOWN port 65535", "the way to it ended", "ssh -v attic"),
         ("client_loop: send disconnect", "connection ended", "ssh attic"),
+        (
+            "Connection to 10.0.0.2 closed by remote host.",
+            "connection ended\nssh: Connection to 10.0.0.2 closed",
+            "ssh attic",
+        ),
+        (
+            "Permissions 0644 for '/k' are too open.\nx: Permission denied (publickey).",
+            "passes over our key",
+            "chmod 600",
+        ),
+        (
+            "The ED25519 host key for attic is marked as revoked.\nHost key verification failed.",
+            "is revoked",
+            "yoked doctor",
+        ),
     ],
 )
 def test_sshs_own_reason_is_shown_with_what_it_means(said: str, meaning: str, fix: str) -> None:

@@ -29,6 +29,9 @@ def world_failed(seen: Examination) -> Iterator[Match]:
     # One that was not tried is no proof of anything, unless ranks said why.
     if world is None or world.ok or (world.ok is None and not world.said):
         return
+    # Whose host was lost on the way says nothing of the others.
+    if world.said.keys() & {host.name for host in seen.hosts if not host.up}:
+        return
     said = [f"{host}: {words}" for host, words in world.said.items()]
     took = f" in {format_duration(world.took_s)}" if world.took_s is not None else ""
     dials = [each for each in seen.dials if each.chosen]

@@ -128,9 +128,26 @@ def grow_shared_memory(host: str) -> Fix:
 
 @repair
 def close_ssh_folder(host: str) -> Fix:
-    """Give the user's ssh files the modes that sshd wants (StrictModes of sshd_config(5))."""
-    line = shell_line("chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys && chmod u+rwx ~/.ssh")
+    """Give the user's ssh files the modes that sshd wants (StrictModes of sshd_config(5)), where
+    they have others; those are printed.
+    """
+    line = shell_line(
+        "find ~ ~/.ssh ~/.ssh/authorized_keys -prune '(' -perm -020 -o -perm -002 ')' "
+        "-print -exec chmod go-w {{}} + && chmod u+rwx ~/.ssh"
+    )
     return Fix(host, line)
+
+
+@repair
+def close_key(path: str) -> Fix:
+    """Keep others from reading a key of this machine, which ssh passes over otherwise."""
+    return Fix("", command_line("chmod", "go=", path))
+
+
+@repair
+def make_executable(host: str, path: str) -> Fix:
+    """Let a program run. It fails where a file system forbids it, or the file is no program."""
+    return Fix(host, shell_line("chmod a+x {path} && {path} --version", path=path_word(path)))
 
 
 @repair

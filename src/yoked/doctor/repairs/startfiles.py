@@ -57,9 +57,21 @@ def _change_each(host: str, begin: Line, mark: str, change: Callable[[Line], Lin
 
 @repair
 def quiet(host: str) -> Fix:
-    """Have the start files end at once where nobody sits at a terminal."""
+    """Have the start files end at once where nobody sits at a terminal: those that print, exit or
+    wait, which is tried. It fails where none does: then something else speaks.
+    """
     guard = "case $- in *i*) ;; *) return ;; esac"
-    begin = shell_line("set -- $(ls -d ~/.bashrc ~/.zshenv 2>/dev/null)")
+    # Each is read by its own shell, as over ssh, with a word behind it that must be all there is.
+    # Within limits, where the host has the program for that.
+    begin = shell_line(
+        'set --; for f in ~/.bashrc ~/.zshenv; do s=bash; [ "$f" = ~/.bashrc ] || s=zsh; '
+        '[ -e "$f" ] && command -v $s > /dev/null || continue; '
+        '[ "$(SSH_CLIENT=tried SHLVL=9 $(command -v timeout > /dev/null && echo timeout 9) '
+        '$s -c \'. "$0"; echo in\' "$f" < /dev/null 2> /dev/null)" = in ] || '
+        'set -- "$@" "$f"; done; '
+        "[ $# -gt 0 ] || {{ echo 'no start file prints, exits or waits: see ForceCommand of sshd, "
+        "command= of the key, ~/.ssh/rc' >&2; exit 1; }}"
+    )
     return _change_each(
         host,
         begin,

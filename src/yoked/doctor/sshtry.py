@@ -1,0 +1,273 @@
+"""One more try where ssh led to no agent, and what this machine and other hosts see of the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from yoked.core.parallel import at_once, gather_within
+from yoked.doctor.sshfailure import explained, stage_of, told_failure, wants_try
+from yoked.doctor.sshway import Signs, Try, Way, is_narrowed, way_of
+from yoked.errors import YokedError
+from yoked.fleet.discover import Agent, dialled
+from yoked.records.examination import SshFailure
+from yoked.remote.ssh import NoAgentError, ssh_argv
+from yoked.remote.transport import kill_way
+
+_LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "other")
+_ASK_S = 2.0
+# Until the server has said its name, and until the login is through.
+_TRY_S = 3
+_LOGIN_S = 5.0
+# A busy host may take seconds to start a program. What its shell prints is not this by chance.
+_PROGRAM_S = 6.0
+_STARTED, _HAS_ALL = b"yoked-is-in", b"yoked-has-it"
+# As much as an agent, so that it does not fit into what small packets carry at once.
+_SENT_BYTES = 200_000
+_MOST_BYTES = 1 << 20
+_PIECE_BYTES = 65_536
+_PING_S = 1.5
+# With its headers a packet of 1500 bytes; the kernel cuts it where its own way takes less.
+_SMALL, _LARGE = "56", "1472"
+_DIAL_S = 1.2
+_OTHER_S = 3.0
+# Of Linux and macOS alike; beyond these bits OpenSSH passes over a key.
+_OF_OTHERS = 0o077
+
+
+def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
+    """What kept the agent of a host from coming; where it is not plain, one more try is made."""
+    told = told_failure(problem)
+    if told.cause == "no-match" and _is_narrowed(host, ssh_config, told.text):
+        return replace(told, cause="narrowed")
+    if told.cause == "config-mode" and not _is_of_ssh(told.about, ssh_config):
+        return replace(told, cause="config", about="")
+    if not isinstance(problem, NoAgentError) or told.kind not in _LOOKED_AT:
+        return told
+    way = way_to(host, ssh_config)
+    if told.kind in ("shell", "denied"):
+        told = replace(told, user=way.user)
+    if told.kind == "unreachable" and not told.cause:
+        return explained(told, way, Try(), signs_from_here(way))
+    if not wants_try(told):
+        return told
+    tried = try_again(host, ssh_config)
+    # Whoever came in needs no other proof that the host is on.
+    looks = told.kind == "timeout" and stage_of(tried, way) != "in"
+    signs = signs_from_here(way) if looks else Signs()
+    return explained(told, _with_keys(way) if told.kind != "timeout" else way, tried, signs)
+
+
+def seen_by(
+    told: SshFailure, host: str, ssh_config: Path | None, by: str, agent: Agent
+) -> SshFailure:
+    """The same failure, as far as another host sees more of this one. by: its name."""
+    if told.kind not in ("timeout", "unreachable", "refused") or told.cause not in ("", "slow"):
+        return told
+    way = way_to(host, ssh_config)
+    return explained(told, way, Try(), _signs_from(by, agent, way)) if _address(way) else told
+
+
+def ask_ssh(*flags: str) -> str | None:
+    """What ssh says of itself, here; None: nothing, or not in time."""
+    done = _run("ssh", *flags)
+    return None if done is None else (done.stdout or done.stderr).strip() or None
+
+
+def way_to(host: str, ssh_config: Path | None) -> Way:
+    """How ssh goes to a host."""
+    return way_of(ask_ssh("-G", *_flags(ssh_config), host))
+
+
+def try_again(host: str, ssh_config: Path | None) -> Try:
+    """How far ssh comes: to the server, through the login, to a program, and with much to carry.
+
+    On a connection of its own: a shared one may lead to a machine that is gone, and not know it.
+    """
+    config = None if ssh_config is None else str(ssh_config)
+    program, *rest = ssh_argv(host, config, patience_s=_TRY_S, shared=False)
+    line = f"echo {_STARTED.decode()}; cat > /dev/null; echo {_HAS_ALL.decode()}"
+    with tempfile.TemporaryFile() as sent:
+        sent.write(bytes(_SENT_BYTES))
+        sent.seek(0)
+        try:
+            process = subprocess.Popen(
+                [program, "-v", *rest, line],
+                stdin=sent,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError:
+            return Try()
+        with process:
+            try:
+                return _follow(process)
+            finally:
+                kill_way(process)
+
+
+def _follow(process: subprocess.Popen[bytes]) -> Try:
+    """What a try shows, until it has shown all, ended, or takes too long."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = {process.stdout: b"", process.stderr: b""}
+    open_now = list(said)
+    until_s = time.monotonic() + _LOGIN_S
+    is_in = False
+    while open_now and (left_s := until_s - time.monotonic()) > 0:
+        for stream in select.select(open_now, [], [], left_s)[0]:
+            piece = os.read(stream.fileno(), _PIECE_BYTES)
+            said[stream] += piece
+            if not piece:
+                open_now.remove(stream)
+        found = _try_of(said[process.stdout], said[process.stderr])
+        if not is_in and stage_of(found, Way()) == "in":
+            is_in, until_s = True, time.monotonic() + _PROGRAM_S
+        if found.took or sum(map(len, said.values())) > _MOST_BYTES:
+            break
+    return _try_of(said[process.stdout], said[process.stderr])
+
+
+def _try_of(printed: bytes, words: bytes) -> Try:
+    before, started, _ = printed.partition(_STARTED)
+    return Try(
+        words=words.decode(errors="replace").replace("\r", ""),
+        printed=before.decode(errors="replace").replace("\r", ""),
+        started=bool(started),
+        took=_HAS_ALL in printed,
+    )
+
+
+def signs_from_here(way: Way) -> Signs:
+    """What this machine sees of a host that it reaches without another's help."""
+    address = _address(way)
+    if way.proxy or address is None:
+        return Signs()
+    small, large = at_once(lambda size: _run(*_ping(size, address), limit_s=_PING_S),
+                           (_SMALL, _LARGE))  # fmt: skip
+    pings = small is not None and small.returncode == 0
+    return Signs(pings=pings, large=large is not None and large.returncode == 0 if pings else None)
+
+
+def _signs_from(by: str, agent: Agent, way: Way) -> Signs:
+    """What another host sees: who dials from there needs no way from here."""
+    address = _address(way)
+    assert address is not None
+
+    def ping(size: str) -> bool:
+        told = agent.call("run", argv=_ping(size, address), limit_s=_PING_S, timeout_s=_OTHER_S)
+        return bool(told["exit_status"] == 0)
+
+    found, _ = gather_within(
+        _OTHER_S,
+        {
+            "small": lambda: ping(_SMALL),
+            "large": lambda: ping(_LARGE),
+            "port": lambda: _port_from(by, agent, address, way),
+        },
+    )
+    pings = found.get("small") is True
+    return Signs(by, pings, found.get("large") if pings else None, found.get("port"))
+
+
+def _port_from(by: str, agent: Agent, address: str, way: Way) -> str | None:
+    """What the port of ssh does when another host dials it: a stranger to it, who says hello."""
+    (answer,) = dialled(
+        agent,
+        by,
+        [{"address": address, "port": way.port}],
+        token="",
+        wait_s=_DIAL_S,
+        patience_s=_DIAL_S,
+        send_bytes=0,
+        timeout_s=_OTHER_S,
+    )
+    if not answer["connected"]:
+        return "refuses" if answer["error"] == "ECONNREFUSED" else None
+    return {"ETIMEDOUT": "mute", "EPROTO": "speaks"}.get(str(answer["error"]), "closes")
+
+
+def _ping(size: str, address: str) -> list[str]:
+    # Nothing of how long to wait: the same letter means seconds on Linux, and thousandths on macOS.
+    program = "ping6" if ":" in address and sys.platform == "darwin" else "ping"
+    return [program, "-n", "-c", "1", "-s", size, address]
+
+
+def _address(way: Way) -> str | None:
+    """Where ssh goes to, if that is an address: a name may mean another host elsewhere."""
+    with contextlib.suppress(ValueError):
+        ip_address(way.address.partition("%")[0])
+        return way.address
+    return None
+
+
+def _with_keys(way: Way) -> Way:
+    """The same, with what keeps its keys from being used."""
+    # What has a token of ssh's in its name stays unknown.
+    files = [str(Path(each).expanduser()) for each in way.files if each.startswith(("~/", "/"))]
+    modes = {each: mode for each in files if (mode := _mode_of(each)) is not None}
+    return replace(
+        way,
+        loose=tuple(each for each, mode in modes.items() if mode & _OF_OTHERS),
+        locked=tuple(filter(_is_locked, modes)),
+    )
+
+
+def _mode_of(path: str) -> int | None:
+    try:
+        return Path(path).stat().st_mode
+    except OSError:
+        return None
+
+
+def _is_locked(key: str) -> bool:
+    done = _run("ssh-keygen", "-y", "-P", "", "-f", key)
+    return done is not None and done.returncode != 0 and "passphrase" in done.stderr
+
+
+def _is_of_ssh(path: str, ssh_config: Path | None) -> bool:
+    """Whether a file is one that ssh reads by itself."""
+    folders = (str(Path("~/.ssh").expanduser()), "/etc/ssh")
+    return path == str(ssh_config) or str(Path(path).parent) in folders
+
+
+def _is_narrowed(host: str, ssh_config: Path | None, text: str) -> bool:
+    own, usual = (
+        _settings(ask_ssh("-G", *flags, host)) for flags in (_flags(ssh_config), ["-F", "none"])
+    )
+    return is_narrowed(text, own, usual)
+
+
+def _settings(said: str | None) -> Mapping[str, str]:
+    words = (line.partition(" ") for line in (said or "").splitlines())
+    return {name: value for name, _, value in words}
+
+
+def _flags(ssh_config: Path | None) -> list[str]:
+    return [] if ssh_config is None else ["-F", str(ssh_config)]
+
+
+def _run(*argv: str, limit_s: float = _ASK_S) -> subprocess.CompletedProcess[str] | None:
+    """A program of this machine; None: there is none, or it did not end in time."""
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None

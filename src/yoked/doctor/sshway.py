@@ -1,0 +1,122 @@
+"""How ssh goes to a host, how far it comes, and what else is to be seen of that host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+OFFER = re.compile(r"no matching ([\w ]+) found\. Their offer: (\S+)")
+# As `ssh -G` calls what the two sides did not agree on.
+_KEYWORDS = {
+    "key exchange method": "kexalgorithms",
+    "host key type": "hostkeyalgorithms",
+    "cipher": "ciphers",
+    "MAC": "macs",
+}
+_PORT_WORDS = {
+    "speaks": "speaks",
+    "closes": "takes connections, and closes them",
+    "mute": "takes connections, and says nothing",
+    "refuses": "refuses connections",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How ssh goes to a host, by its configuration.
+
+    address, port: where to; user: who comes in there. proxy: "" where ssh dials itself, "socket"
+    where another program dials for it, "command" where it speaks through one, or through a host.
+    files: keys and configurations that it reads; loose: those of the keys that others may read;
+    locked: those that want a passphrase.
+    """
+
+    address: str = ""
+    port: int = 22
+    user: str | None = None
+    proxy: Literal["", "socket", "command"] = ""
+    files: tuple[str, ...] = ()
+    loose: tuple[str, ...] = ()
+    locked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Try:
+    """One more try. words: of `ssh -v`; printed: what the shell there said before the program that
+    was asked for; started: that program did; took: it got all that was sent to it.
+    """
+
+    words: str = ""
+    printed: str = ""
+    started: bool = False
+    took: bool = False
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What is to be seen of a host beside ssh.
+
+    by: the host that looked, "" this machine. pings: whether a ping is answered; large: whether one
+    of a full packet is. port: what the ssh port does; None: unknown, or nothing came from it.
+    """
+
+    by: str = ""
+    pings: bool = False
+    large: bool | None = None
+    port: Literal["speaks", "closes", "mute", "refuses"] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything came from there."""
+        return self.pings or self.port is not None
+
+    @property
+    def text(self) -> str:
+        """As a part of a sentence."""
+        found = ["it answers ping"] if self.pings and self.large is not False else []
+        if self.large is False:
+            found.append("it answers a small ping, and none of 1500 bytes")
+        if self.port is not None:
+            found.append(f"its ssh port {_PORT_WORDS[self.port]}")
+        return f"{' and '.join(found)} (seen from {self.by or 'here'})" if found else ""
+
+
+def way_of(said: str | None) -> Way:
+    """The way to a host. said: by `ssh -G`."""
+    told: dict[str, list[str]] = {}
+    for line in (said or "").splitlines():
+        name, _, value = line.partition(" ")
+        told.setdefault(name, []).append(value)
+
+    def first(name: str) -> str:
+        value = told.get(name, [""])[0]
+        return "" if value == "none" else value
+
+    proxy: Literal["", "socket", "command"] = ""
+    if first("proxycommand") or first("proxyjump"):
+        proxy = "socket" if first("proxyusefdpass") == "yes" else "command"
+    port = first("port")
+    return Way(
+        address=first("hostname"),
+        port=int(port) if port.isdecimal() else 22,
+        user=first("user") or None,
+        proxy=proxy,
+        files=tuple(each.strip('"') for each in told.get("identityfile", ())),
+    )
+
+
+def is_narrowed(text: str, own: Mapping[str, str], usual: Mapping[str, str]) -> bool:
+    """Whether ssh's configuration leaves out what it would agree on with a host otherwise.
+
+    text: ssh's words; own, usual: what `ssh -G` says with the configuration, and without one.
+    """
+    found = OFFER.search(text)
+    keyword = _KEYWORDS.get(found[1]) if found else None
+    if found is None or keyword is None or not own.get(keyword):
+        return False
+    offer = set(found[2].split(","))
+    # That list may be written as a pattern, or as a change of the usual one.
+    names = {each for each in own[keyword].split(",") if not re.search(r"[*?!]", each)}
+    return bool(offer & set(usual.get(keyword, "").split(","))) and not offer & names

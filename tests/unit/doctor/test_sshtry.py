@@ -1,0 +1,271 @@
+"""One more try of ssh, and what else is looked at; the ssh is made up."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from tests.unit.doctor.test_sshfailure import ACCEPTED, CLOSED, DENIED, IN, NO_MATCH, TIMEOUT
+
+from yoked.doctor import sshtry
+from yoked.doctor.sshtry import failure_of, seen_by, signs_from_here, try_again, way_to
+from yoked.doctor.sshway import Signs, Try, Way
+from yoked.errors import HostError
+from yoked.records.examination import SshFailure
+from yoked.remote.ssh import NoAgentError, explain_end
+from yoked.remote.transport import start_agent
+
+DEADLINE_S = 20.0
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_LOGIN_S", 1.0), ("_PROGRAM_S", 2.0)):
+        monkeypatch.setattr(sshtry, name, value)
+
+
+def take(monkeypatch: pytest.MonkeyPatch, tried: Try, signs: Signs | None = None) -> None:
+    monkeypatch.setattr(sshtry, "try_again", lambda *args: tried)
+    monkeypatch.setattr(sshtry, "signs_from_here", lambda way: signs or Signs())
+
+
+def an_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    program = tmp_path / "ssh"
+    version = '[ "$1" != -V ] || { echo OpenSSH_9.2p1 >&2; exit; }'
+    program.write_text(f"#!/bin/sh\n{version}\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+
+SAYS_IN = 'echo Authenticated to attic "([10.0.0.2]:22)" using publickey. >&2'
+
+
+@pytest.mark.parametrize(
+    ("ssh_does", "started", "took", "printed"),
+    [
+        (f"{SAYS_IN}; exec sleep 60", False, False, ""),
+        ("echo debug1: Connecting to attic port 22. >&2; exec sleep 60", False, False, ""),
+        (f"{SAYS_IN}; echo not available; exec sleep 60", False, False, "not available\n"),
+        # A busy host: its program comes late, and it comes.
+        (f"{SAYS_IN}; sleep 0.5; echo yoked-is-in; exec sleep 60", True, False, ""),
+        (f"{SAYS_IN}; echo yoked-is-in; cat >/dev/null; echo yoked-has-it", True, True, ""),
+        # What goes on and on is not read to its end.
+        ("yes", False, False, None),
+    ],
+    ids=["in", "not-in", "nologin", "slow", "all", "endless"],
+)
+def test_a_try_shows_how_far_it_came(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ssh_does: str,
+    started: bool,
+    took: bool,
+    printed: str | None,
+) -> None:
+    an_ssh(tmp_path, monkeypatch, ssh_does)
+
+    tried = try_again("attic", None)
+
+    assert (tried.started, tried.took) == (started, took)
+    assert printed is None or tried.printed == printed
+    assert ("Authenticated" in tried.words) is (SAYS_IN in ssh_does)
+
+
+@needs_ssh
+def test_a_shell_that_lets_nobody_in_is_told_with_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(monkeypatch, Try(IN))
+    config = tmp_path / "config"
+    config.write_text("Host attic\n  User ada\n  Port 2222\n")
+
+    def user(said: str, status: int) -> str | None:
+        problem = explain_end("attic", status, said, ssh=True)
+        return failure_of("attic", config, problem).user
+
+    assert user("This account is currently not available.", 1) == "ada"
+    assert user(DENIED, 255) == "ada"
+    assert user("Connection refused", 255) is None
+    assert way_to("attic", config).port == 2222
+
+
+@pytest.mark.parametrize(("words", "kind"), [(IN, "shell"), ("", "timeout")])
+def test_where_nobody_said_anything_a_try_tells_the_shell_from_the_network(
+    monkeypatch: pytest.MonkeyPatch, words: str, kind: str
+) -> None:
+    take(monkeypatch, Try(words))
+
+    failure = failure_of("attic", None, NoAgentError("no agent answered", kind="timeout"))
+
+    assert failure.kind == kind
+
+
+def test_an_agent_that_does_not_come_in_time_is_a_timeout_and_leaves_nothing(
+    tmp_path: Path,
+    snapshot: SnapshotAssertion,
+) -> None:
+    # What helps the way, such as a ProxyCommand.
+    script = f"sleep 60 & echo $! >{tmp_path}/helper; wait"
+
+    with pytest.raises(NoAgentError) as raised:
+        start_agent("attic", ["sh", "-c", script], deadline_s=0.5)
+    assert str(raised.value) == snapshot
+
+    assert (raised.value.kind, raised.value.said) == ("timeout", "")
+    helper = Path("/proc", (tmp_path / "helper").read_text().strip())
+    until_s = time.monotonic() + DEADLINE_S
+    while helper.exists() and "Z" not in (helper / "stat").read_text().split(")")[1]:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+@needs_ssh
+@pytest.mark.parametrize(("passphrase", "mode"), [("long", 0o600), ("", 0o644), ("", 0o600)])
+def test_a_key_that_cannot_be_used_here_is_known_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passphrase: str, mode: int
+) -> None:
+    key = tmp_path / "id"
+    make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(key)]
+    subprocess.run(make, check=True, capture_output=True)
+    key.chmod(mode)
+    config = tmp_path / "config"
+    config.write_text(f"Host attic\n  IdentityFile {key}\n")
+    words = ACCEPTED.replace("/home/ada/.ssh/id_ed25519", str(key))
+    open_to_all = f"Permissions 0644 for '{key}' are too open.\n" if mode == 0o644 else ""
+    take(monkeypatch, Try(words + open_to_all))
+
+    failure = failure_of("attic", config, explain_end("attic", 255, DENIED, ssh=True))
+
+    expected = "passphrase" if passphrase else "key-mode" if open_to_all else "unused-key"
+    assert failure.cause == expected
+    assert expected == "unused-key" or failure.about == str(key)
+
+
+@needs_ssh
+@pytest.mark.parametrize(
+    ("setting", "offer", "cause"),
+    [
+        ("HostKeyAlgorithms ecdsa-sha2-nistp521", "ssh-ed25519", "narrowed"),
+        ("User ada", "ssh-dss", "no-match"),
+    ],
+)
+def test_a_setting_here_that_leaves_out_what_a_host_has_is_named(
+    tmp_path: Path, setting: str, offer: str, cause: str
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"{setting}\n")
+    said = f"{NO_MATCH} host key type found. Their offer: {offer}"
+
+    assert failure_of("attic", config, explain_end("attic", 255, said, ssh=True)).cause == cause
+
+
+def test_only_a_file_that_ssh_reads_is_named_as_its_own(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    for file, cause in ((config, "config-mode"), ("/etc/passwd", "config")):
+        said = f"Bad owner or permissions on {file}"
+        failure = failure_of("attic", config, explain_end("attic", 255, said, ssh=True))
+        assert failure.cause == cause
+        assert failure.about in (str(config), "")
+
+
+def test_a_connection_that_is_closed_at_once_is_tried_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take(monkeypatch, Try("debug1: Connection established.\n"))
+
+    failure = failure_of("attic", None, explain_end("attic", 255, CLOSED.text, ssh=True))
+
+    assert failure.cause == "closed"
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "signs"),
+    [
+        (0, 0, Signs(pings=True, large=True)),
+        (0, 1, Signs(pings=True, large=False)),
+        (1, 1, Signs()),
+    ],
+)
+def test_a_ping_is_sent_where_ssh_dials_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, large: int, signs: Signs
+) -> None:
+    ping = tmp_path / "ping"
+    ping.write_text(f'#!/bin/sh\ncase "$*" in *1472*) exit {large} ;; esac\nexit {small}\n')
+    ping.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert signs_from_here(Way(address="10.0.0.2")) == signs
+    assert signs_from_here(Way(address="10.0.0.2", proxy="command")) == Signs()
+    # A name may mean another host there.
+    assert signs_from_here(Way(address="attic")) == Signs()
+
+
+class Study:
+    """A host that looks at another. error: of its dial; connected: whether that came so far."""
+
+    def __init__(self, *, connected: bool, error: str, pings: bool = False) -> None:
+        self.answer = {"connected": connected, "error": error}
+        self.pings = pings
+        self.asked: list[str] = []
+
+    def call(self, name: str, *, data: bytes = b"", timeout_s: float = 30.0, **args: Any) -> Any:
+        self.asked.append(name)
+        if name == "run":
+            return {"exit_status": 0 if self.pings else 1}
+        assert args["targets"] == [{"address": "10.0.0.2", "port": 22}]
+        return [self.answer]
+
+    def stream(
+        self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
+    ) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        ({"connected": True, "error": "ETIMEDOUT"}, "mute"),
+        ({"connected": True, "error": "ECONNRESET"}, "mute"),
+        ({"connected": True, "error": "EPROTO"}, "filtered"),
+        ({"connected": False, "error": "ECONNREFUSED"}, "filtered"),
+        ({"connected": False, "error": "ETIMEDOUT", "pings": True}, "filtered"),
+        ({"connected": False, "error": "EHOSTUNREACH"}, ""),
+    ],
+)
+def test_another_host_sees_what_this_machine_does_not(
+    monkeypatch: pytest.MonkeyPatch, answer: Mapping[str, Any], cause: str
+) -> None:
+    monkeypatch.setattr(sshtry, "way_to", lambda *args: Way(address="10.0.0.2", proxy="socket"))
+
+    failure = seen_by(TIMEOUT, "attic", None, "study", Study(**answer))
+
+    assert failure.cause == cause
+    assert ("seen from study" in failure.text) is bool(cause)
+
+
+def test_another_host_is_asked_only_of_silence() -> None:
+    study = Study(connected=True, error="EPROTO")
+    for told in (SshFailure("refused", ""), SshFailure("timeout", "", cause="mute")):
+        assert seen_by(told, "attic", None, "study", study) == told
+    assert study.asked == []
+
+
+def test_another_host_that_answers_nothing_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gone(Study):
+        def call(
+            self, name: str, *, data: bytes = b"", timeout_s: float = 30.0, **args: Any
+        ) -> Any:
+            raise HostError("study: gone")
+
+    monkeypatch.setattr(sshtry, "way_to", lambda *args: Way(address="10.0.0.2"))
+
+    assert seen_by(TIMEOUT, "attic", None, "study", Gone(connected=True, error="")) == TIMEOUT
