@@ -20,7 +20,8 @@ Activity = Literal[
 # Parts of paths, and functions, of whatever is on the stack; the first row that fits counts.
 _BY_FRAME: tuple[tuple[Activity, tuple[str, ...], tuple[str, ...]], ...] = (
     ("debugged", ("/pdb.py", "/bdb.py", "/debugpy/", "/pydevd"), ()),
-    ("compiling", ("/torch/_inductor/", "/torch/_dynamo/convert_frame", "/torch/_functorch/"), ()),
+    ("compiling", ("/torch/_inductor/", "/torch/_dynamo/convert_frame", "/torch/_functorch/",
+                   "/torch/utils/cpp_extension"), ()),
     ("saving", ("/torch/serialization.py", "/safetensors/", "/checkpoint/state_dict_saver"),
      ("save", "torch_save", "save_checkpoint", "save_pretrained")),
     ("waiting for peers", ("/torch/distributed/",), ()),

@@ -192,6 +192,17 @@ def test_what_takes_as_long_as_it_takes_is_no_fault(phase: str) -> None:
         )
 
 
+def test_a_rank_that_waits_for_the_compiler_of_an_extension_compiles() -> None:
+    # The compiler is a process of its own, and the rank uses no CPU. DeepSpeed builds a part of
+    # itself at its first start on a host.
+    build = Frame("/venv/lib/python3.11/site-packages/torch/utils/cpp_extension.py", 2694, "build")
+    busy = recorded(frames=(build, IN_PROGRAM), frames_age_s=5.0)
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(
+            lambda age_s: (waits(0, age_s, cpu_s=3.6), alive(rank(1, cpu_s=3.6, recorded=busy)))
+        )
+
+
 def test_a_rank_that_computes_on_while_the_others_wait_is_late() -> None:
     cause, after_s = first_told(
         lambda age_s: (waits(0, age_s, cpu_s=3.6), alive(rank(1, cpu_s=3.6 + age_s))), limit_s=90
