@@ -91,7 +91,7 @@ def run(lab: Lab, case: Case) -> dict[str, Any]:
         raise SystemExit(
             f"{case.name} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
         )
-    found = weights(lab, case)
+    found = weights(lab, case.name)
     losses = case.losses(ended.stdout)
     print(f"{case.name}: {found.verdict}; loss {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
     return {
@@ -103,10 +103,10 @@ def run(lab: Lab, case: Case) -> dict[str, Any]:
     }
 
 
-def weights(lab: Lab, case: Case) -> Comparison:
-    """The checksums of the ranks, each from its host."""
+def weights(lab: Lab, run: str) -> Comparison:
+    """The checksums of a run's ranks, each from its host. Raises LabError where one has none."""
     files = (
-        lab.host(host.name).read_text(f"{SUMS}/{case.name}/{rank}.jsonl")
+        lab.host(host.name).read_text(f"{SUMS}/{run}/{rank}.jsonl")
         for rank, host in enumerate(lab.topology.hosts)
     )
     return compare([checksums(text) for text in files])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,15 @@ def test_the_program_of_the_fine_tuning_guide_is_that_of_its_benchmark() -> None
     program = REPOSITORY / "benchmarks/fine_tuning/program/finetune.py"
 
     assert file_of("docs/guides/fine-tuning.md", "python") == program.read_text(encoding="utf-8")
+
+
+def test_the_table_of_programs_is_that_of_its_results() -> None:
+    folder = REPOSITORY / "benchmarks/unmodified"
+
+    command = [sys.executable, folder / "programs.py", "--summary"]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    assert said in (folder / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", ON_THIS_MACHINE)

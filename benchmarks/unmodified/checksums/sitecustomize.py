@@ -26,7 +26,11 @@ if "RANK" in os.environ and "CHECKSUMS" in os.environ:
         digest = hashlib.sha256()
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                flat = parameter.detach().cpu().contiguous().reshape(-1)
+                whole = parameter.detach()
+                if hasattr(whole, "full_tensor"):
+                    # Each rank has a part of it. Collective: all ranks step at the same time.
+                    whole = whole.full_tensor()
+                flat = whole.cpu().contiguous().reshape(-1)
                 digest.update(flat.view(torch.uint8).numpy().tobytes())
         line = json.dumps({"step": next(steps), "sha256": digest.hexdigest()})
         with path.open("a", encoding="utf-8") as file:
