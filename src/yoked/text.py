@@ -47,6 +47,45 @@ def one_line(text: str) -> str:
     return plain(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+# What ends a Python before it has an exception to show, or a program before it has begun.
+_TELLING = re.compile(
+    r"Fatal Python error: |Error processing line \d+ of |.*error while loading shared libraries: "
+    r"|.*symbol lookup error: |.*cannot be preloaded"
+)
+_MOST_TELLING = 4
+
+
+def telling(said: str) -> str:
+    """The lines that tell why a program ended, as one; empty: it said nothing.
+
+    Of Python these are its verdict (`Fatal Python error: ...`), the .pth file that it was at, and
+    the exceptions, of which the first in a chain is the cause. The last line is often none of them.
+    """
+    lines = [line for line in said.splitlines() if line.strip()]
+    found = []
+    depth: int | None = None
+    for place, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if line.strip() == "Traceback (most recent call last):":
+            depth = indent
+        elif line.startswith("Python runtime state: "):
+            # An exception that no frame has follows at once, if there is one.
+            depth = 0
+        elif depth is not None and indent <= depth:
+            depth = None
+            if line.startswith("Current thread "):
+                continue
+            # Some messages begin with an empty line.
+            more = lines[place + 1 : place + 2] if line.rstrip().endswith(":") else []
+            found.append(" ".join(each.strip() for each in (line, *more)))
+        elif _TELLING.match(line):
+            found.append(line.strip().removesuffix(":"))
+    kept = list(dict.fromkeys(found)) or [line.strip() for line in lines[-1:]]
+    if len(kept) > _MOST_TELLING:
+        kept = [*kept[: _MOST_TELLING // 2], *kept[-_MOST_TELLING // 2 :]]
+    return "; ".join(kept)
+
+
 def _visible(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

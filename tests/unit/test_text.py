@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yoked.text import Followed, one_line, plain
+from yoked.text import Followed, one_line, plain, telling
 
 CONTROL = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 # What a terminal may get of followed output.
@@ -112,3 +112,79 @@ def test_any_message_is_shown_without_controls(text: str) -> None:
     assert re.search(CONTROL, re.sub("[\n\t]", "", shown)) is None
     assert plain(shown) == shown
     assert one_line(text).isprintable() or re.search(CONTROL, one_line(text)) is None
+
+
+# As Python 3.11 says it.
+SEED = """\
+Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be "random" or an integer
+Python runtime state: preinitialized
+
+Current thread 0x00007f50 (most recent call first):
+  <no Python frame>
+"""
+LIBRARY = """\
+Could not find platform independent libraries <prefix>
+Python path configuration:
+  PYTHONHOME = (not set)
+Fatal Python error: init_fs_encoding: failed to get the Python codec
+Python runtime state: core initialized
+ModuleNotFoundError: No module named 'encodings'
+
+Current thread 0x00007f50 (most recent call first):
+  <no Python frame>
+"""
+EXITS = """\
+Fatal Python error: init_import_site: Failed to import the site module
+Python runtime state: initialized
+Traceback (most recent call last):
+  File "<frozen site>", line 636, in <module>
+  File "<string>", line 1, in <module>
+SystemExit: debugger: no IDE
+"""
+RAISES = """\
+Error processing line 1 of /v/site-packages/zz.pth:
+
+  Traceback (most recent call last):
+    File "<frozen site>", line 195, in addpackage
+  ModuleNotFoundError: No module named 'licence'
+
+Remainder of file ignored
+"""
+EMPTY = """\
+Traceback (most recent call last):
+  File "/v/torch/_logging.py", line 9, in f
+ValueError:{}
+Invalid log settings: inductr, must be a list
+""".format(" ")
+CHAIN = """\
+Traceback (most recent call last):
+  File "a.py", line 1
+ImportError: a.so: cannot open
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "b.py", line 1
+ImportError: read this page
+"""
+LOADER = "python: error while loading shared libraries: libpython3.11.so.1.0: cannot open\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (SEED, [SEED.splitlines()[0]]),
+        (LIBRARY, [LIBRARY.splitlines()[3], "ModuleNotFoundError: No module named 'encodings'"]),
+        (EXITS, [EXITS.splitlines()[0], "SystemExit: debugger: no IDE"]),
+        (RAISES, [RAISES.splitlines()[0][:-1], "ModuleNotFoundError: No module named 'licence'"]),
+        (EMPTY, ["ValueError: Invalid log settings: inductr, must be a list"]),
+        (CHAIN, ["ImportError: a.so: cannot open", "ImportError: read this page"]),
+        (LOADER, [LOADER.strip()]),
+        ("one\ntwo\n\n", ["two"]),
+        ("\n", []),
+    ],
+)
+def test_of_what_a_program_said_as_it_ended_the_telling_lines_stay(
+    said: str, told: list[str]
+) -> None:
+    assert telling(said) == "; ".join(told)

@@ -55,6 +55,7 @@ MODULES = {
     "job_others": "others",
     "listener_owner": "listeners",
     "health": "health",
+    "culprits": "culprits",
     "trial": "trials",
     "trial_go": "trials",
 }

@@ -6,13 +6,19 @@ import os
 import pwd
 import re
 import shutil
+from pathlib import Path
 from typing import Any
+
+from yoked.agent.ask import text
 
 # Those that torch, its libraries or Python act upon.
 _MATTER = re.compile(
     r"(GLOO|NCCL|TORCH|TORCHELASTIC|TP|OMP|KMP|MKL|GOMP|OPENBLAS|MASTER|PYTHON|PYTORCH|LC|YOKED)_.*"
     r"|PYTHON\w*|RANK|WORLD_SIZE|LOCAL_RANK|LD_PRELOAD|LD_LIBRARY_PATH|CUDA_VISIBLE_DEVICES"
     r"|TMPDIR|HOME|LANG|CC|CXX|\w+_proxy|\w+_PROXY"
+    # By which programs find their data, unless it is that of desktops.
+    r"|(?!XDG_)(\w+_)?DATA(SET)?S?(_(DIR|PATH|ROOT|HOME|FOLDER))?"
+    r"|(ONEDNN|DNNL|NPY|NUMEXPR|VECLIB|OPENSSL|SSL|CUDA|HIP|ROCR|HSA)_.*"
 )
 # Whoever reads what a host tells of itself reads no secret: its name is enough.
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
@@ -27,6 +33,13 @@ def probe_environment() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if _MATTER.fullmatch(name)
     }
+
+
+def probe_preload(settings: Path = Path("/etc/ld.so.preload")) -> list[str]:
+    """The libraries that the loader puts into every program here, by its settings: ld.so(8)."""
+    said = re.sub(r"#.*", "", text(settings))
+    # That of Raspberry Pi OS, on each of them, has faster ways to copy memory.
+    return [each for each in re.split(r"[\s:]+", said) if each and "libarmmem" not in each]
 
 
 def probe_compiler() -> dict[str, Any]:

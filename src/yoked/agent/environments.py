@@ -360,8 +360,9 @@ def _describe(path: str | None) -> tuple[list[int], str, bool] | None:
         return None
     try:
         outcome = run_program([path, "-I", "-c", _DESCRIBE], limit_s=_QUICK_S)
-        version, executable, able = json.loads(outcome.stdout)
-    except (HostError, ValueError):
+        # A sitecustomize of that Python may have printed something before.
+        version, executable, able = json.loads(b"".join(outcome.stdout.splitlines()[-1:]))
+    except (HostError, TypeError, ValueError):
         return None
     return version, executable, able
 

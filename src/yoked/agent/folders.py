@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ FILE, PROGRAM, LINK = "file", "program", "link"
 PLACES = ("trees", "data", "kernels")
 # No folder that is done has a name that begins so.
 _MAKING = ".making-"
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 # What a killed agent left in the making is swept up by the next one, but not another's work.
 _ABANDONED_AFTER_S = 86_400.0
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -64,21 +66,37 @@ def answer_folder_contents(call: Call) -> dict[str, str] | None:
 
 def contents(folder: Path, is_over: Callable[[], bool] = lambda: False) -> dict[str, str] | None:
     """{path below it: SHA-256} of the files of a folder that is data or a program's; None: it is
-    not there. Raises OSError. is_over: asked before each file.
+    not there. Raises OSError for a folder that cannot be read. is_over: asked before each file.
 
-    Nothing of a version control, of an interpreter or of an environment is either.
+    What has no content that can be read has words in the place of its hash: "a pipe", "unreadable:
+    Permission denied". Nothing of a version control, of an interpreter or of an environment is
+    looked at.
     """
     if not folder.is_dir():
         return None
     found = {}
-    for where, folders, names in os.walk(folder):
+    for where, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(set(folders) - {".git", "__pycache__", ".venv"})
         for name in names:
             if is_over():
                 return None
             path = Path(where, name)
-            found[str(path.relative_to(folder))] = sha256_of(path)
+            found[str(path.relative_to(folder))] = _content(path)
     return found
+
+
+def _refuse(problem: OSError) -> None:
+    # What lies in a folder that cannot be read would be left out in silence.
+    raise problem
+
+
+def _content(path: Path) -> str:
+    """The hash of a file, or why it has none. Who opens a pipe waits for its other end."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        return sha256_of(path) if kind == stat.S_IFREG else _KINDS.get(kind, "a device")
+    except OSError as problem:
+        return f"unreadable: {problem.strerror}"
 
 
 def answer_folder_here(call: Call) -> str | None:

@@ -22,6 +22,8 @@ PARTS = {
     "routes": "routes",
     "gateway": "routes",
     "environment": "environ",
+    "set_by": "startfiles",
+    "preload": "environ",
     "firewall": "firewall",
     "sudo": "firewall",
     "limits": "limits",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ _LIMITS = ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu")
 
 
 def probe_limits() -> dict[str, Any]:
-    """[soft, hard] of each limit, None: unlimited; pids of our control groups; umask."""
+    """[soft, hard] of each limit, None: unlimited; pids of our control groups; umask; pid_max, and
+    tasks, how many processes and threads have a number of these.
+    """
     return {
         **{name: _limit(f"RLIMIT_{name.upper()}") for name in _LIMITS},
         "pids": pids(),
+        "pid_max": number(Path("/proc/sys/kernel/pid_max")),
+        "tasks": _tasks(text(Path("/proc/loadavg"))),
         "umask": _umask(),
     }
 
@@ -38,6 +43,13 @@ def pids(proc: Path = Path("/proc"), cgroups: Path = CGROUPS) -> dict[str, int] 
         if most is not None and current is not None:
             found.append({"max": most, "current": current})
     return min(found, key=lambda each: each["max"] - each["current"], default=None)
+
+
+def _tasks(load: str) -> int | None:
+    """How many tasks there are: 0.20 0.18 0.12 1/80 11206, as proc_loadavg(5) has it."""
+    words = load.split()
+    total = words[3].partition("/")[2] if len(words) > 3 else ""
+    return int(total) if total.isdigit() else None
 
 
 def _umask() -> int | None:
@@ -65,15 +77,36 @@ def probe_memory() -> dict[str, int | None]:
 def probe_processors() -> dict[str, Any]:
     """online and affinity: how many logical CPUs there are, and we may use; quota_cores: CPUs'
     worth of time that control groups grant, None: no limit; fast_cores and slow_cores: physical.
+    nice and policy ("idle", "batch", "other"): what ranks inherit of this agent; tracer: pid and
+    command of who follows its system calls, None: nobody does.
     """
     found = facts()
     return {
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "policy": _policy(),
+        "tracer": _tracer(),
         "online": found["threads"],
         "affinity": len(affinity()),
         "quota_cores": found["cpu_quota"],
         "fast_cores": found["fast_cores"],
         "slow_cores": found["cores"] - found["fast_cores"],
     }
+
+
+def _policy() -> str | None:
+    """The scheduling policy of this process: sched(7)."""
+    if not hasattr(os, "sched_getscheduler"):
+        return None
+    names = {os.SCHED_OTHER: "other", os.SCHED_BATCH: "batch", os.SCHED_IDLE: "idle"}
+    # SCHED_RESET_ON_FORK may be among its bits.
+    return names.get(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, "realtime")
+
+
+def _tracer() -> dict[str, Any] | None:
+    told = named_values(text(Path("/proc/self/status"))).get("TracerPid", "0")
+    if not told.isdigit() or told == "0":
+        return None
+    return {"pid": int(told), "command": text(Path(f"/proc/{told}/comm"))}
 
 
 def probe_kernel() -> dict[str, Any] | None:

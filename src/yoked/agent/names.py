@@ -6,17 +6,21 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from yoked.agent.ask import named_values, text
 from yoked.core.parallel import gather_within
 
 # The resolver itself gives up after 5 s a server.
 _LIMIT_S = 1.5
+_ORDER = Path("/etc/nsswitch.conf")
 
 
 def probe_names(names: Sequence[str] = (), addresses: Sequence[str] = ()) -> dict[str, Any]:
     """This host's own name, `names`, and whose `addresses` are: hostname; own and others {name:
-    {addresses, error, took_s}}; reverse {address: {error, took_s}}.
+    {addresses, error, took_s}}; reverse {address: {error, took_s}}; order, of nsswitch.conf(5) for
+    hosts, None where there is none.
     """
     own = socket.gethostname()
     acts: dict[str, Callable[[], dict[str, Any]]] = {
@@ -28,6 +32,7 @@ def probe_names(names: Sequence[str] = (), addresses: Sequence[str] = ()) -> dic
     named = {name: told.get(name) or {"addresses": [], **late[name]} for name in {own, *names}}
     return {
         "hostname": own,
+        "order": named_values(text(_ORDER)).get("hosts"),
         "own": named[own],
         "others": {name: named[name] for name in names},
         "reverse": {

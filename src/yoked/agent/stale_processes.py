@@ -42,7 +42,8 @@ class _Sight(NamedTuple):
 
 def probe_processes() -> dict[str, Any] | None:
     """stale (by `_stale`); runs: of yoked, this user's and others'; busy: other programs that
-    compute. None where there is no /proc.
+    compute; small: how many others compute a little, and small_cores: what they use together. None
+    where there is no /proc.
     """
     if not has_proc():
         return None
@@ -57,9 +58,16 @@ def probe_processes() -> dict[str, Any] | None:
         for each in others
         if each.cores >= _BUSY_CORES and each.process.pid not in passed_over
     ]
+    small = [
+        each.cores
+        for each in others
+        if 0.0 < each.cores < _BUSY_CORES and each.process.pid not in passed_over
+    ]
     return {
         "stale": stale,
         "runs": runs,
+        "small": len(small),
+        "small_cores": round(sum(small), 2),
         "busy": sorted(busy, key=lambda each: -float(each["cores"])),
     }
 

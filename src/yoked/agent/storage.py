@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from yoked.paths import cache_root, state_root
 _LIMIT_S = 1.5
 # More than a file system keeps beside the inode, so that a full one shows.
 _TRIED_BYTES = 8192
+# FS_IOC_GETFLAGS and FS_IMMUTABLE_FL of linux/fs.h, for a long of 8 bytes.
+_GET_FLAGS, _IMMUTABLE = 0x80086601, 0x10
 
 
 def probe_folders() -> dict[str, Any]:
@@ -43,12 +46,20 @@ def probe_folders() -> dict[str, Any]:
 def describe(folder: Path) -> dict[str, Any]:
     """What a folder is; for one that is not there, what its nearest parent that is there allows.
 
-    A file without a name is written to find out.
+    A file without a name is written to find out. blocked: what is in the way of making it, which
+    `paths.private_folder` would meet: a file, or a link that leads to what is not there (link_to).
     """
     place = nearest_folder(folder)
     found = os.statvfs(place)
     error = _try_to_write(place)
+    blocked = _in_the_way(folder)
+    if blocked is not None:
+        error = f"{blocked['error']}: {os.strerror(getattr(errno, blocked['error']))}"
     return {
+        "blocked": None if blocked is None else blocked["path"],
+        "link_to": None if blocked is None else blocked["link_to"],
+        "place": str(place),
+        "immutable": _is_immutable(place),
         "path": str(folder),
         "exists": place == folder,
         "writable": error is None,
@@ -61,6 +72,37 @@ def describe(folder: Path) -> dict[str, Any]:
         "owner_uid": place.stat().st_uid,
         "error": error,
     }
+
+
+def _in_the_way(folder: Path) -> dict[str, Any] | None:
+    """What keeps a folder from being made, before rights do: path, link_to and error."""
+    for each in (folder, *folder.parents):
+        if each.is_dir():
+            return None
+        if each.is_symlink() and not each.exists():
+            # As it would have to be made: relative to where the link lies.
+            target = os.path.normpath(each.parent / os.readlink(each))  # noqa: PTH115 - as it is
+            return {"path": str(each), "link_to": target, "error": "ENOENT"}
+        if each.exists():
+            return {"path": str(each), "link_to": None, "error": "ENOTDIR"}
+    return None
+
+
+def _is_immutable(folder: Path) -> bool | None:
+    """Whether chattr(1) has made it so that nobody changes it; None: the file system has none."""
+    if sys.platform != "linux":
+        return None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        flags = fcntl.ioctl(descriptor, _GET_FLAGS, b"\0" * 8)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & _IMMUTABLE)
 
 
 def filesystem_of(folder: Path, mounts: str) -> str | None:

@@ -87,4 +87,10 @@ def _openssl(folder: Path, words: Sequence[str]) -> None:
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise YokedError(f"openssl {words[0]} failed: {last}", fix="openssl version")
+        raise YokedError(
+            f"openssl {words[0]} failed: {last}",
+            fix=(
+                f"{shutil.which('openssl')} version    shows whether it starts; PATH leads to it",
+                "env -u OPENSSL_CONF -u LD_LIBRARY_PATH openssl version    tells if these matter",
+            ),
+        )

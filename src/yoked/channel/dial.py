@@ -14,6 +14,9 @@ from yoked.channel.peer import Peer
 
 _RETRY_S = 0.1
 _KNOCK_S = 5.0
+# Source: sslerr.h of OpenSSL: what it says before it sends anything, and a peer's alert.
+_OWN_SETTINGS = ("NO_PROTOCOLS_AVAILABLE", "NO_CIPHERS_AVAILABLE", "NO_CIPHER_MATCH")
+_PEER_SETTINGS = ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")
 
 
 class UnreachedError(Exception):
@@ -39,7 +42,7 @@ async def dial(
         except ssl.SSLCertVerificationError as problem:
             reason = f"another program answered: {problem.verify_message}"
         except ssl.SSLError as problem:
-            reason = f"another program answered: {problem.reason or problem}"
+            reason = _refused(problem.reason or str(problem))
         except OSError as problem:
             # asyncio puts words of its own in the place of the system's.
             reason = os.strerror(problem.errno) if problem.errno else str(problem)
@@ -47,6 +50,15 @@ async def dial(
             return Peer(0, reader, writer)
         await asyncio.sleep(_RETRY_S)
     raise UnreachedError(reason)
+
+
+def _refused(reason: str) -> str:
+    """Why a handshake failed, by OpenSSL's word for it."""
+    if reason in _OWN_SETTINGS:
+        return f"the settings of OpenSSL on this host (openssl.cnf) allow no TLS 1.3: {reason}"
+    if reason in _PEER_SETTINGS:
+        return f"its OpenSSL allows no TLS 1.3 (openssl.cnf there): {reason}"
+    return f"another program answered: {reason}"
 
 
 async def _connect(

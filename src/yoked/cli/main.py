@@ -18,6 +18,7 @@ from cyclopts import App, CycloptsError, Group
 from yoked import __version__
 from yoked.cli.argv import own_flags, split_command, split_program
 from yoked.cli.output import Output, discard_stdout, printing
+from yoked.cli.startup import allow_files, unloadable
 from yoked.errors import UsageError, YokedError
 from yoked.streams import open_closed_streams
 
@@ -106,6 +107,7 @@ def build_app() -> App:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
     open_closed_streams()
+    allow_files()
     tokens = split_program(split_command(sys.argv[1:] if argv is None else argv))
     output = Output(json_mode="--json" in own_flags(tokens))
     try:
@@ -123,6 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return output.error(problem)
     except ModuleNotFoundError as problem:
         return _without(problem, output, tokens)
+    except ImportError as problem:
+        expected = unloadable(problem)
+        return output.bug(problem) if expected is None else output.error(expected)
     except KeyboardInterrupt:
         return output.interrupted()
     except BrokenPipeError:
@@ -132,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as problem:
         from yoked.core.fs import expected_failure
 
-        expected = expected_failure(problem)
+        expected = expected_failure(problem) or unloadable(problem)
         return output.bug(problem) if expected is None else output.error(expected)
     except Exception as problem:  # noqa: BLE001 - the last resort, with everything shown
         return output.bug(problem)
@@ -143,7 +148,7 @@ def _without(problem: ModuleNotFoundError, output: Output, tokens: Sequence[str]
     """A package is missing: that of a controller that does not train, or a bug."""
     from yoked.cli.train_extra import run_with_extra
 
-    expected = run_with_extra(problem, tokens)
+    expected = run_with_extra(problem, tokens) or unloadable(problem)
     return output.bug(problem) if expected is None else output.error(expected)
 
 

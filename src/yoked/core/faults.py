@@ -318,7 +318,10 @@ FAULTS: Mapping[str, Fault] = {
     "python-broken": Fault(
         HostError,
         "{host}: {python} does not start: {said}",
-        ("it must be Python 3.11 or newer: yoked hosts",),
+        (
+            "yoked doctor    finds out which variable, or which file that it reads, is in its way",
+            "it must be Python 3.11 or newer: yoked hosts",
+        ),
     ),
     "python-missing": Fault(
         HostError,

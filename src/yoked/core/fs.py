@@ -20,8 +20,12 @@ from yoked.errors import YokedError
 
 # What the system says where a file cannot grow: no room, no quota, a limit on the size of files.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# And where somebody may not, or nobody can.
-_NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+# And where somebody may not, or nobody can: a file in the place of a folder, a broken disk.
+_NO_RIGHT = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.EIO, errno.ESTALE}
+)
+# A process, or the whole machine, may hold no more files open.
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 _SCRATCH = "yoked-scratch-"
 _CHUNK_BYTES = 1 << 20
@@ -266,6 +270,21 @@ def expected_failure(problem: OSError) -> YokedError | None:
     """What a person can do something about: a full disk, a missing right. None: it may be a bug."""
     if problem.errno in NO_ROOM:
         return disk_full(Path(problem.filename or Path.home()), None)
+    if problem.errno in _NO_DESCRIPTOR:
+        try:
+            import resource
+
+            soft: object = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        except (ImportError, OSError):
+            # To import takes a file.
+            soft = "few"
+        return YokedError(
+            f"a process may hold no more files open: {soft} is the most (`ulimit -n`)",
+            fix=(
+                "ulimit -n 1024    in this shell, then the same command again",
+                "where that is refused, take `ulimit -n` out of the start files, and log in again",
+            ),
+        )
     if problem.errno in _NO_RIGHT and isinstance(problem.filename, str):
         folder = nearest_folder(Path(problem.filename))
         return YokedError(

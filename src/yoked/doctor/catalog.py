@@ -6,8 +6,10 @@ import difflib
 
 from yoked.doctor.check import Check
 from yoked.doctor.checks import (
+    answers,
     cables,
     content,
+    encryption,
     environment,
     firewall,
     flow,
@@ -32,6 +34,7 @@ from yoked.errors import UsageError
 CHECKS: tuple[Check, ...] = (
     *ssh.CHECKS,
     *machine.CHECKS[:2],
+    *answers.CHECKS,
     *interfaces.CHECKS,
     *routes.CHECKS,
     *neighbours.CHECKS,
@@ -42,6 +45,7 @@ CHECKS: tuple[Check, ...] = (
     *folders.CHECKS,
     *environment.CHECKS,
     *software.CHECKS,
+    *encryption.CHECKS,
     *gpu.CHECKS,
     *processes.CHECKS,
     *machine.CHECKS[2:],

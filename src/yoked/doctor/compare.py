@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from yoked.core.parallel import at_once
 from yoked.doctor.fixing import Connect
 from yoked.errors import UsageError, YokedError
 from yoked.records.examination import Examination, HostSeen
+from yoked.remote.client import RemoteBug
 
 # Ten gigabytes a minute is what a slow disk gives.
 LIMIT_S = 900.0
@@ -39,11 +41,10 @@ def with_contents(
                     kind: agent.call("folder_contents", folder=path, timeout_s=LIMIT_S) or {}
                     for kind, path in paths.items()
                 }
-        except YokedError as problem:
-            # What could not be told is no trouble of the data's.
-            told = {
-                "untold": {**host.health.get("untold", {}), **dict.fromkeys(paths, problem.what)}
-            }
+        except (YokedError, RemoteBug) as problem:
+            # It was asked for: the checks say that it could not be told.
+            why = dict.fromkeys(paths, str(problem).splitlines()[0])
+            told = {"untold": {**host.health.get("untold", {}), **why}}
         return dataclasses.replace(host, health={**host.health, **told})
 
     return dataclasses.replace(
@@ -61,12 +62,26 @@ def _here(kind: str, folder: Path) -> Mapping[str, str]:
             f"--{kind} {folder} cannot be read: {problem.filename}: {problem.strerror}",
             fix=f"ls -l {folder}",
         ) from problem
+    if kind == "data":
+        for name, content in found.items() if found else ():
+            if not is_hash(content):
+                raise UsageError(
+                    f"--{kind} {folder}: {name} is no file that can be read: {content}",
+                    fix=f"ls -l {folder / name}",
+                )
+    # Beside a program may lie what no host gets: a socket of an editor.
+    found = {name: each for name, each in (found or {}).items() if is_hash(each)}
     if not found:
         raise UsageError(
             f"--{kind} {folder}: there is no such folder here, or nothing in it",
             fix="name the folder as it is on this machine, with what all hosts should have",
         )
     return found
+
+
+def is_hash(content: object) -> bool:
+    """Whether this is of a file's content, and not why there is none."""
+    return re.fullmatch(r"[0-9a-f]{64}", str(content)) is not None
 
 
 def _path_there(folder: Path) -> str:

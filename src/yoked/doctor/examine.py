@@ -11,17 +11,24 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
+import re
+import shutil
 import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import yoked
+from yoked.channel.credentials import make_credentials
+from yoked.core.fs import expected_failure
+from yoked.core.shadows import shadowing
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.sshtry import ask_ssh
 from yoked.doctor.world_check import check_world
+from yoked.errors import YokedError
 from yoked.fleet.model import Fleet
 from yoked.paths import state_root
 from yoked.records.examination import Examination, Need
@@ -31,6 +38,8 @@ _ALONE = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="train")
 _THOROUGH = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="connect")
 _QUICK = ProbeProfile(patience_s=4, shared=True, health_s=1.0, how="versions")
 _VERSIONS_S = 1.5
+_TORCH = re.compile(rb"^\s*(import|from)\s+torch\b", re.MULTILINE)
+_MOST_BYTES = 200_000
 
 
 def look(
@@ -73,6 +82,8 @@ def look(
         world = None if quick else check_world(probes, endpoints, dials, began_s, say)
         if quick:
             probes.await_versions(time.monotonic() + _VERSIONS_S)
+        else:
+            probes.find_culprits()
         # What is still being imported would only hold up the rest.
         probes.end_trials()
         if bandwidth and len(agents) > 1:
@@ -83,7 +94,11 @@ def look(
             dials=tuple(dials),
             world=world,
             need=need,
-            controller=_controller(fleet),
+            controller={
+                **_controller(fleet),
+                # A launch makes its own, and says what is wrong with them.
+                **(_certificates() if len(fleet.hosts) > 1 and not quick else {}),
+            },
             quick=quick,
             took_s=time.monotonic() - began_s,
         )
@@ -105,5 +120,51 @@ def _controller(fleet: Fleet) -> dict[str, Any]:
         # One machine alone needs none: then no line names it.
         "fleet": str(fleet.path) if fleet.path.is_file() else None,
         "ssh_config": None if fleet.ssh_config is None else str(fleet.ssh_config),
+        **_program_here(),
         "time_s": time.time(),
     }
+
+
+def _certificates() -> dict[str, Any]:
+    """The program that makes certificates here, and why it makes none; None: it does."""
+    problem: str | None = None
+    try:
+        make_credentials("doctor", 2)
+    except YokedError as failed:
+        problem = failed.what
+    except OSError as failed:
+        expected = expected_failure(failed)
+        if expected is None:
+            raise
+        problem = expected.what
+    return {"openssl": shutil.which("openssl"), "certificates": problem}
+
+
+def _program_here() -> dict[str, Any]:
+    """What lies in the folder where the command was typed. shadows: what hides modules of Python's;
+    programs: where there is any, those beside it that import torch.
+    """
+    try:
+        # It may have been removed since.
+        folder = Path.cwd()
+        names = sorted(each.name for each in folder.iterdir())
+    except OSError:
+        return {"shadows": [], "programs": []}
+    inside = [f"{name}/__init__.py" for name in names if (folder / name / "__init__.py").is_file()]
+    hiding = shadowing([*names, *inside])
+    programs = [name for name in names if hiding and _imports_torch(folder / name)]
+    return {
+        "shadows": [str(folder / name) for name in hiding],
+        "programs": [str(folder / name) for name in programs],
+    }
+
+
+def _imports_torch(file: Path) -> bool:
+    """Whether a file is a program of Python's that begins so; what cannot be read is none."""
+    try:
+        if file.suffix != ".py" or not file.is_file():
+            return False
+        with file.open("rb") as source:
+            return _TORCH.search(source.read(_MOST_BYTES)) is not None
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import sys
@@ -13,15 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.doctor.dials import RENDEZVOUS_PORT
-from yoked.doctor.rank_probes import How, RankProbe, SilentHostError
+from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
 from yoked.doctor.sshtry import failure_of, seen_by
-from yoked.errors import YokedError
+from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.records.examination import HostSeen, Need, SshFailure
 from yoked.records.host_rules import TORCH
 from yoked.records.rules import reread
-from yoked.remote.client import AgentClient, Part
+from yoked.remote.client import AgentClient, Part, RemoteBug
 from yoked.remote.connect import connect_host
 
 _CALL_S = 5.0
@@ -32,6 +33,9 @@ LOAD_S = 12.0
 # How long all of torch waits for a small world, which the cores are needed for.
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
+# A Python that has said nothing for so long does not start; and how long its agent may try to find
+# out why one fails, which takes an import of torch or two for each try.
+_STUCK_S, _CULPRITS_S = 8.0, 40.0
 _TORCH_KEYS = (
     "python", "python_version", "torch", "torch_path", "numpy", "headers", "build", "cuda_build",
     "gloo", "nccl", "cuda_available", "imported", "error", "no_base", "took_s",
@@ -67,6 +71,8 @@ class HostProbe:
         self.interfaces: list[Mapping[str, Any]] = []
         self.trials: dict[How, RankProbe] = {}
         self._silent = False
+        self._unanswered: dict[str, str] = {}
+        self._culprits: Mapping[str, Any] | None = None
         self._line = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, Future[Any]] = {}
 
@@ -105,20 +111,23 @@ class HostProbe:
         self._waiting[what] = self._line.submit(act, *args, **more)
 
     def ask(self, name: str, *, timeout_s: float = _CALL_S, **args: Any) -> Any:
-        """What a call answers; None where nothing comes, or what comes is a failure."""
+        """What a call answers; None where nothing comes, or a failure does: that is noted."""
         try:
             return self.call(name, timeout_s=timeout_s, **args)
-        except YokedError:
+        except YokedError as problem:
+            self._unanswered[name] = problem.what.removeprefix(f"{self.host.name}: ")
             return None
 
     def call(self, name: str, *, data: bytes = b"", timeout_s: float = _CALL_S, **args: Any) -> Any:
         """The result of a call. A host that once let one run out without a word is not waited
-        for again. Raises HostError.
+        for again. Raises HostError, also where its agent met what nobody foresaw.
         """
         self._require_voice()
         asked_s = time.monotonic()
         try:
             return self.client.call(name, data=data, timeout_s=timeout_s, **args)
+        except RemoteBug as problem:
+            raise _as_host_error(problem) from problem
         finally:
             waited_s = time.monotonic() - asked_s
             self._silent |= waited_s >= timeout_s and self.client.heard_s < asked_s
@@ -128,7 +137,11 @@ class HostProbe:
     ) -> Iterator[Part]:
         """The parts of an answer. Raises HostError."""
         self._require_voice()
-        return self.client.stream(name, data=data, timeout_s=timeout_s, **args)
+        parts = self.client.stream(name, data=data, timeout_s=timeout_s, **args)
+        try:
+            yield from parts
+        except RemoteBug as problem:
+            raise _as_host_error(problem) from problem
 
     def _require_voice(self) -> None:
         if self._silent:
@@ -158,6 +171,34 @@ class HostProbe:
         """Import all of torch."""
         self.trials["train"] = RankProbe(self, python, "train")
 
+    def find_culprits(self) -> None:
+        """Have the agent find out what keeps the interpreter from working, where it does not."""
+        broken = self._broken()
+        said = "" if broken is None else str(broken.failed)
+        # What the kernel killed for its size would be killed again.
+        if said.endswith(KILLED):
+            return
+        if broken is not None or (self._silent_s() or 0.0) > _STUCK_S:
+            self._culprits = self.ask(
+                "culprits",
+                timeout_s=_CULPRITS_S + _SLACK_S,
+                python=self._waiting["python"].result()["python"],
+                said=said,
+                limit_s=_CULPRITS_S,
+            )
+
+    def _silent_s(self) -> float | None:
+        """For how long its Python has not begun; None: it has, or there is none."""
+        silent = [each.silent_s for each in self.trials.values()]
+        known = [each for each in silent if each is not None]
+        return max(known) if known and len(known) == len(silent) else None
+
+    def _broken(self) -> RankProbe | None:
+        """A trial that failed before it was ready; the one that imports all says most."""
+        order: tuple[How, ...] = ("train", "connect", "versions")
+        trials = (self.trials[how] for how in order if how in self.trials)
+        return next((each for each in trials if each.is_broken), None)
+
     def seen(self) -> HostSeen:
         """The record of this probe, once all has been answered."""
         health = dict(self._waiting["health"].result() or {})
@@ -167,10 +208,15 @@ class HostProbe:
         offset_s, error_s = self._waiting["clock"].result() or (None, None)
         odd = list(self.client.odd)
         torch = reread(TORCH, "torch", self._torch(), odd, None)
+        failure = self._failure(health)
+        if gone := [each.failed for each in self.trials.values() if each.is_lost and each.failed]:
+            self._unanswered["trial"] = gone[0].removeprefix(f"{self.host.name}: ")
+        if self._unanswered:
+            health["untold"] = {**(health.get("untold") or {}), **self._unanswered}
         return HostSeen(
             name=self.host.name,
             wanted=dataclasses.asdict(self.host),
-            failure=self._failure(health),
+            failure=failure,
             connect_s=self.connect_s,
             clock_offset_s=offset_s,
             clock_error_s=error_s,
@@ -205,9 +251,12 @@ class HostProbe:
     def _compare_clocks(self) -> tuple[float, float] | None:
         """(its clock minus ours, what that may be wrong by) in seconds."""
         sent_s = time.time()
-        told = self.ask("health", parts=["clock"])
+        try:
+            told = self.call("health", parts=["clock"])
+        except YokedError:
+            return None
         took_s = time.time() - sent_s
-        if told is None or told.get("clock") is None:
+        if told.get("clock") is None:
             return None
         return told["clock"]["time_s"] - (sent_s + took_s / 2), took_s / 2
 
@@ -249,14 +298,24 @@ class HostProbe:
         found.update(self._waiting["python"].result())
         for trial in list(self.trials.values()):
             found.update(trial.has)
-        training = self.trials.get("train") or self.trials.get("versions")
-        # What the way to the host has come to is no word of torch's.
-        if training is not None and training.failed is not None and not training.is_lost:
-            found.update(error=training.failed)
-            # A rank that fails in its world has imported torch.
-            if "train" in self.trials and not found["imported"]:
-                found.update(imported=False)
+        if (broken := self._broken()) is not None:
+            found.update(error=broken.failed, imported=False, blame=dict(broken.blame))
+        else:
+            training = self.trials.get("train") or self.trials.get("versions")
+            if training is not None and training.failed is not None and not training.is_lost:
+                # What the way has come to is no word of torch's; a rank that fails in its world has
+                # imported it.
+                found.update(error=training.failed)
+            if (silent_s := self._silent_s()) is not None:
+                found.update(silent_s=silent_s)
+        if self._culprits is not None:
+            found.update(culprits=self._culprits)
         return found
+
+
+def _as_host_error(problem: RemoteBug) -> HostError:
+    """A bug of an agent's, for who looks on all the same: what was to be told stays unknown."""
+    return HostError(str(problem).splitlines()[0].removeprefix("on "))
 
 
 # Gives the agent of a host by its name; whoever lends it closes it. Raises why there is none.
@@ -353,6 +412,10 @@ class HostProbes:
             return self.here[host.name].seen()
         return HostSeen(host.name, dataclasses.asdict(host), self.failures[host.name])
 
+    def find_culprits(self) -> None:
+        """Have the hosts whose interpreter fails find out why, at the same time."""
+        list(self._pool.map(HostProbe.find_culprits, self.here.values()))
+
     def end_trials(self) -> None:
         """End the ranks that run on all hosts."""
         list(self._pool.map(HostProbe.end_trials, self.here.values()))
@@ -360,7 +423,9 @@ class HostProbes:
     def close(self) -> None:
         """End all probes, that of a host that is only arriving too."""
         self._closed = True
-        list(self._pool.map(HostProbe.close, self.here.values()))
+        # What ended the look is told, and not that ending it failed as well.
+        with contextlib.suppress(OSError, RuntimeError, YokedError):
+            list(self._pool.map(HostProbe.close, self.here.values()))
         self._pool.shutdown(cancel_futures=True)
 
     def _probe(self, host: Host) -> None:

@@ -15,11 +15,14 @@ from typing import Any, Literal
 
 import yoked
 from yoked.channel.credentials import make_credentials
+from yoked.core.fs import expected_failure
 from yoked.core.parallel import at_once
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import Agent
 from yoked.records.examination import World
+from yoked.remote.client import RemoteBug
 from yoked.remote.ssh import NoAgentError
+from yoked.text import telling
 
 How = Literal["versions", "connect", "train"]
 # A rank gives up by itself before it is given up. On a busy host seconds are not much, and a
@@ -35,6 +38,8 @@ _MODULES = (
 _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
 _WANTED_ENDS = (0, 3)
+# What is said of a rank that the kernel killed, mostly for want of memory.
+KILLED = "ended with signal 9"
 # Whatever happens to us, nothing is left of a trial after this.
 _LIMIT_S = 60.0
 # Failures of the way to a host: those of what it was asked to do have other codes.
@@ -66,6 +71,7 @@ class RankProbe:
         self._name = secrets.token_hex(8)
         self._messages: list[dict[str, Any]] = []
         self._over = False
+        self._began_s = time.monotonic()
         self._changed = threading.Condition()
         argv = [python, "-c", program(), how]
         threading.Thread(target=self._follow, args=(argv,), daemon=True, name="trial").start()
@@ -87,6 +93,23 @@ class RankProbe:
     def is_lost(self) -> bool:
         """Whether the way to it ended, or its host said no more: nothing is known of the rank."""
         return self._find(["lost"]) is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it failed before it had loaded what it needs, and by itself."""
+        return self.failed is not None and not self.is_lost and self._find(["ready"]) is None
+
+    @property
+    def blame(self) -> Mapping[str, Any]:
+        """What it said of whose fault that is, as `blame` of the smoke test tells it."""
+        found = (self._find(["failed"]) or {}).get("blame")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def silent_s(self) -> float | None:
+        """For how long it has said nothing since it was started; None: it has said something."""
+        with self._changed:
+            return None if self._messages or self._over else time.monotonic() - self._began_s
 
     @property
     def last_words(self) -> str:
@@ -134,6 +157,8 @@ class RankProbe:
         except YokedError as problem:
             lost = {"lost": True} if problem.code in _OF_THE_WAY else {}
             self._take({"failed": problem.what, **lost})
+        except RemoteBug as problem:
+            self._take({"failed": str(problem).splitlines()[0], "lost": True})
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -163,6 +188,11 @@ def run_world(trials: Mapping[str, RankProbe], places: Sequence[WorldNode], back
         credentials = make_credentials(launch_id, len(places))
     except YokedError as problem:
         return World(ok=None, reason=problem.what)
+    except OSError as problem:
+        expected = expected_failure(problem)
+        if expected is None:
+            raise
+        return World(ok=None, reason=expected.what)
     began_s = time.monotonic()
     until_s = began_s + _WORLD_S
     spec = {
@@ -221,5 +251,4 @@ def _end(end: Mapping[str, Any]) -> dict[str, Any]:
     if end["late"]:
         return {"failed": f"no end in {_LIMIT_S:g} s"}
     how = f"signal {end['signal']}" if end["signal"] else f"status {end['exit_status']}"
-    words = end["stderr"].strip().splitlines()
-    return {"failed": words[-1] if words else f"the interpreter ended with {how}"}
+    return {"failed": telling(end["stderr"]) or f"the interpreter ended with {how}"}

@@ -16,6 +16,7 @@ from yoked.records.host_rules import FACTS, HEALTH, INTERFACES, TORCH
 from yoked.records.rules import (
     address,
     count,
+    each,
     fields,
     interface,
     label,
@@ -29,6 +30,7 @@ from yoked.records.rules import (
     reread,
     ssh_name,
     symbol,
+    text,
     user,
     version,
     word,
@@ -56,6 +58,10 @@ _CONTROLLER = fields(
         "state": path,
         "fleet": path,
         "ssh_config": path,
+        "openssl": path,
+        "certificates": text,
+        "shadows": each(path),
+        "programs": each(path),
         "time_s": number,
     }
 )

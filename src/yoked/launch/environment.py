@@ -19,6 +19,7 @@ from yoked.records.host_rules import TORCH
 from yoked.records.rules import fields, named, optional, version, word
 from yoked.records.shell import path_word, quoted
 from yoked.remote.client import AgentClient
+from yoked.text import telling
 
 # Gloo does not promise that two versions of torch understand each other.
 _MUST_AGREE = "torch"
@@ -159,10 +160,14 @@ def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> 
         timeout_s=2 * _QUICK_S,
     )
     if outcome["exit_status"] != 0:
-        said = outcome["stderr"].strip().splitlines() or ["it said nothing"]
-        raise fault("python-broken", host=client.host, python=python, said=said[-1])
+        said = telling(outcome["stderr"]) or "it said nothing"
+        if outcome["late"]:
+            said = f"no end in {_QUICK_S:g} s"
+        raise fault("python-broken", host=client.host, python=python, said=said)
     try:
-        answer = _VERSIONS(json.loads(outcome["stdout"]), "versions", [])
+        # What is printed before is a start file's of that Python, such as a sitecustomize.
+        last = outcome["stdout"].strip().splitlines()[-1:]
+        answer = _VERSIONS(json.loads("".join(last)), "versions", [])
     except (ValueError, RecursionError):
         raise fault("python-silent", host=client.host, python=python) from None
     # What is not told is taken for missing.

@@ -18,6 +18,7 @@ import yoked
 from yoked.agent.folders import FILE, LINK, PROGRAM, entries_digest, pack_entries
 from yoked.core.fs import sha256_of
 from yoked.core.patterns import any_matches
+from yoked.core.shadows import shadowing
 from yoked.errors import UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
 from yoked.launch.walk import Folder, Found, ignored, travelling
@@ -175,6 +176,11 @@ class Tree:
         if self.left.far:
             names = listed(map(one_line, self.left.far))
             said.append(f"left here by git's rules, on another disk and not counted: {names}")
+        said += [
+            f"{one_line(name)} hides Python's own module of that name from the program, and from "
+            "torch, which fails beside it: rename it"
+            for name in shadowing(each.path for each in self.entries)
+        ]
         said += [f"include {pattern}: no file of the folder matches" for pattern in self.unmatched]
         return said
 

@@ -13,7 +13,8 @@ process exits when DESCRIPTOR ends, whatever it is doing. Ranks connect as in a 
 is on loopback, and hosts have one connection in mutual TLS.
 
 Each line on standard output is a JSON object: has (versions and backends), ready (for the line),
-doing, port (of rank 0), done (seconds that the process group took) or failed (why).
+doing, port (of rank 0), done (seconds that the process group took) or failed (why) with blame
+(whose fault it may be).
 """
 
 from __future__ import annotations
@@ -53,14 +54,16 @@ World = Callable[[Spec], None]
 def main(argv: list[str]) -> int:
     """Report versions, then take part in a process group; returns the exit status."""
     how, descriptor = argv[0], int(argv[1])
-    _install_modules(_FOR_VERSIONS)
-    tell(has=versions())
-    if how == "versions":
-        return 0
-    _install_modules(SOURCES)
-    specs: queue.Queue[Spec] = queue.Queue()
-    threading.Thread(target=_read_specs, args=(descriptor, specs), daemon=True).start()
     try:
+        _install_modules(_FOR_VERSIONS)
+        tell(has=versions())
+        if how == "versions":
+            return 0
+        specs: queue.Queue[Spec] = queue.Queue()
+        threading.Thread(target=_read_specs, args=(descriptor, specs), daemon=True).start()
+        # A Python may lack ssl, which these import.
+        _install_modules(SOURCES)
+        tell(has=tls_limit())
         began_s = time.perf_counter()
         world, has = load_all() if how == "train" else load_communication()
         if how == "train":
@@ -73,9 +76,66 @@ def main(argv: list[str]) -> int:
         world(spec)
         tell(done=time.perf_counter() - began_s)
     except Exception as problem:  # noqa: BLE001 - reported to the doctor
-        tell(failed=f"{type(problem).__name__}: {problem}")
+        cause = _first_cause(problem)
+        tell(failed=in_words(cause), blame=blame(cause))
         return 1
     return 0
+
+
+def _first_cause(problem: BaseException) -> BaseException:
+    """What began it: numpy raises a page of advice from what says which file is broken."""
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    return problem
+
+
+def in_words(problem: BaseException) -> str:
+    """An exception in one line: its kind, and the first line of what it says."""
+    said = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {said[0] if said else ''}"
+
+
+def blame(problem: BaseException) -> dict[str, Any]:
+    """Whose fault a failed import may be.
+
+    file: the one that failed; package: as pip names what it is of, or None; of_python: whether it
+    is of Python's own library; missing: the module that was not found.
+    """
+    file = getattr(problem, "path", None)
+    frame = problem.__traceback__ if file is None else None
+    while frame is not None:
+        # What came as text, as all of ours did, has no file.
+        name = frame.tb_frame.f_code.co_filename
+        file = name if name.startswith("/") else file
+        frame = frame.tb_next
+    missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
+    package = _package_of(file) if file else None
+    own = sysconfig.get_paths()["stdlib"] + os.sep
+    of_python = bool(file) and package is None and str(file).startswith(own)
+    return {"file": file, "package": package, "missing": missing, "of_python": of_python}
+
+
+def _package_of(file: str) -> str | None:
+    """The name by which pip knows what a file is of; None: it is in no folder of packages."""
+    *folders, last = Path(file).parts
+    holds = [at for at, name in enumerate(folders) if name in ("site-packages", "dist-packages")]
+    if not holds:
+        return None
+    module = [*folders, last][holds[-1] + 1].partition(".")[0]
+    # Not before Python 3.10.
+    known: dict[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
+    return known[module][0] if known.get(module) else module
+
+
+def tls_limit() -> dict[str, Any]:
+    """tls_most and tls_file, where the settings of this host's OpenSSL allow no TLS 1.3."""
+    import ssl
+
+    most = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).maximum_version
+    if most == ssl.TLSVersion.MAXIMUM_SUPPORTED or most >= ssl.TLSVersion.TLSv1_3:
+        return {}
+    usual = Path(ssl.get_default_verify_paths().openssl_cafile).with_name("openssl.cnf")
+    return {"tls_most": most.name, "tls_file": os.environ.get("OPENSSL_CONF") or str(usual)}
 
 
 def tell(**message: Any) -> None:
@@ -97,9 +157,23 @@ def versions() -> dict[str, Any]:
         "torch": _version("torch"),
         "torch_path": found.origin if found else None,
         "numpy": _version("numpy"),
+        "stranded": _stranded(),
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
         **torch_build(),
     }
+
+
+def _stranded() -> str | None:
+    """The packages beside this interpreter, torch among them, that it takes no notice of.
+
+    So it is where an environment has lost its pyvenv.cfg: its link is the Python that it leads to.
+    """
+    folder = Path(sys.executable).parent.parent
+    minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    place = folder / "lib" / minor / "site-packages"
+    if str(place) in sys.path or (folder / "pyvenv.cfg").exists():
+        return None
+    return str(place) if (place / "torch").is_dir() else None
 
 
 def _version(package: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES
+from yoked.records.host_rules import CULPRITS, DIAL, FACTS, HEALTH, INTERFACES
 from yoked.records.job_rules import JOB, STATE
 from yoked.records.rules import (
     OddError,
@@ -60,6 +60,7 @@ RESULTS: Mapping[str, Rule] = {
     "facts": FACTS,
     "interfaces": INTERFACES,
     "health": HEALTH,
+    "culprits": CULPRITS,
     "dial": all_of(DIAL),
     "file_list": all_of(all_of(text, count, whole)),
     "file_read": flag,

@@ -144,6 +144,7 @@ _PROCESSES = each(
         }
     )
 )
+PLACE = fields({"file": path, "line": count}, needed=("file",))
 _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
     needed=("run", "ours", "age_s"),
@@ -160,6 +161,10 @@ _FOLDER = fields(
         "read_only": flag,
         "owner_uid": count,
         "error": line,
+        "place": path,  # that was tried: the folder, or the nearest above it that is there
+        "immutable": flag,
+        "blocked": path,  # a file, or a link to what is not there, where a folder should be
+        "link_to": path,
     },
     needed=("path",),
     strict=("writable", "error"),
@@ -170,6 +175,7 @@ HEALTH = fields(
         "names": fields(
             {
                 "hostname": host_name,
+                "order": line,  # of nsswitch.conf, for hosts
                 "own": _RESOLVED,
                 "others": named(host_name, _RESOLVED),
                 "reverse": named(address, fields({"error": line, "took_s": number})),
@@ -189,6 +195,10 @@ HEALTH = fields(
         ),
         "gateway": fields({"address": address, "interface": interface, "neighbour": word}),
         "environment": named(variable, text),
+        # By variable, where start files set it.
+        "set_by": named(variable, each(PLACE)),
+        # Libraries that /etc/ld.so.preload loads into every program.
+        "preload": each(line),
         "firewall": fields(
             {
                 "kind": word,
@@ -206,6 +216,8 @@ HEALTH = fields(
                 ),
                 "pids": fields({"max": count, "current": count}, needed=("max", "current")),
                 "umask": count,
+                "pid_max": count,
+                "tasks": count,  # processes and threads, each of which has a number
             }
         ),
         "folders": named(word, _FOLDER),
@@ -217,7 +229,15 @@ HEALTH = fields(
                 "owners": named(port_text, _PROCESSES),
             }
         ),
-        "processes": fields({"stale": _PROCESSES, "busy": _PROCESSES, "runs": each(_RUN)}),
+        "processes": fields(
+            {
+                "stale": _PROCESSES,
+                "busy": _PROCESSES,
+                "runs": each(_RUN),
+                "small": count,  # programs that use little, each by itself
+                "small_cores": number,
+            }
+        ),
         "memory": fields(
             dict.fromkeys(
                 (
@@ -251,6 +271,9 @@ HEALTH = fields(
                 "quota_cores": number,
                 "fast_cores": count,
                 "slow_cores": count,
+                "nice": number,  # of what comes in by ssh
+                "policy": word,
+                "tracer": fields({"pid": pid, "command": text}, needed=("pid",)),
             }
         ),
         "wireless": named(
@@ -311,6 +334,18 @@ HEALTH = fields(
     }
 )
 
+# What keeps an interpreter from working: see yoked.agent.culprits.
+CULPRITS = fields(
+    {
+        "what": one_of("start", "import"),
+        "late": flag,
+        "variables": each(
+            fields({"name": variable, "places": each(PLACE)}, needed=("name", "places"))
+        ),
+        "files": each(path),
+    }
+)
+
 TORCH = fields(
     {
         "python": line,
@@ -328,6 +363,12 @@ TORCH = fields(
         "error": text,
         "no_base": text,
         "took_s": number,
+        "stranded": path,  # packages beside it that it takes no notice of
+        "tls_most": word,  # where the settings of OpenSSL allow no newer one
+        "tls_file": path,
+        "silent_s": number,  # for how long it had not begun
+        "blame": fields({"file": path, "package": word, "missing": word, "of_python": flag}),
+        "culprits": CULPRITS,
     },
     strict=("torch", "torch_path", "numpy"),
 )

@@ -22,6 +22,7 @@ from yoked.agent import environ, firewall, names, power, routes, stale_processes
 from yoked.agent.facts import answer_facts
 from yoked.agent.health import PARTS, answer_health
 from yoked.agent.interfaces import answer_interfaces
+from yoked.paths import private_folder
 from yoked.records.answers import understood
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel")
@@ -193,6 +194,50 @@ def test_a_folder_that_is_not_there_is_told_by_its_parent(tmp_path: Path) -> Non
     assert (told["exists"], told["writable"], told["error"]) == (False, True, None)
     assert told["free_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_to_a_disk_that_is_not_there_is_in_the_way_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / ".cache").symlink_to(tmp_path / "media" / "ssd")
+
+    told = storage.describe(tmp_path / ".cache" / "yoked")
+
+    assert told["writable"] is False
+    assert told["error"].startswith("ENOENT: ")
+    assert told["blocked"] == str(tmp_path / ".cache")
+    assert told["link_to"] == str(tmp_path / "media" / "ssd")
+    # As a launch would find it.
+    with pytest.raises(FileNotFoundError):
+        private_folder(tmp_path / ".cache" / "yoked")
+
+
+@pytest.mark.parametrize("below", ["", "yoked/jobs"])
+def test_a_file_is_in_the_way_of_a_folder(below: str, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+
+    told = storage.describe(tmp_path / "state" / below)
+
+    assert told["error"].startswith("ENOTDIR: ")
+    assert (told["blocked"], told["link_to"]) == (str(tmp_path / "state"), None)
+
+
+def test_a_link_to_a_folder_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / ".cache").symlink_to("disk")
+
+    told = storage.describe(tmp_path / ".cache" / "yoked")
+
+    assert (told["writable"], told["blocked"]) == (True, None)
+
+
+def test_libraries_that_are_forced_on_every_program_are_told(tmp_path: Path) -> None:
+    settings = tmp_path / "ld.so.preload"
+    assert environ.probe_preload(settings) == []
+
+    settings.write_text(
+        "# of IT\n/usr/lib/arm-linux-gnueabihf/libarmmem-${PLATFORM}.so\n/a.so:/b.so\n"
+    )
+
+    assert environ.probe_preload(settings) == ["/a.so", "/b.so"]
 
 
 @LINUX

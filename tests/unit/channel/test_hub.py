@@ -193,6 +193,19 @@ def test_a_certificate_of_another_launch_is_refused(
     with_door(tmp_path, act)
 
 
+def test_settings_that_allow_no_tls_1_3_are_named_and_no_other_program(tmp_path: Path) -> None:
+    async def act(door: Door) -> None:
+        context = client_context(files(tmp_path, 1))
+        # As MaxProtocol of openssl.cnf does it.
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+        with pytest.raises(UnreachedError, match=r"openssl\.cnf") as caught:
+            await dial(LOOPBACK, door.port, node_name(LAUNCH, 0), context, 0.5)
+        assert "another program" not in str(caught.value)
+
+    with_door(tmp_path, act)
+
+
 @pytest.mark.parametrize(("node", "launch_id"), [(0, LAUNCH), (1, "ba9876543210")])
 def test_a_certificate_that_names_no_other_host_of_this_launch_is_refused(
     tmp_path: Path, node: int, launch_id: str, monkeypatch: pytest.MonkeyPatch

@@ -212,6 +212,7 @@ def host(name: str) -> HostSeen:
             "free_bytes": {"home": 80 * 10**9, "state": 80 * 10**9, "cache": 80 * 10**9},
             "user": "ada",
             "uid": 1000,
+            "home": "/home/ada",
             "on_battery": None,
         },
         interfaces=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -27,6 +28,7 @@ from tests.unit.doctor.troubles import (
     dialled,
     docker_named,
     dropped_between,
+    fails,
     fixed_neighbour,
     has,
     in_container,
@@ -67,7 +69,7 @@ from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.ssh_mends import MENDS
 from yoked.doctor.fixing import plan_fixes
 from yoked.doctor.sshfailure import HERE
-from yoked.records.examination import Severity, World
+from yoked.records.examination import Need, Severity, World
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ FULL = {"path": "/home/ada/.local/state/yoked", "exists": True, "writable": Fals
         "free_bytes": 0, "free_inodes": 10**6, "read_only": False,
         "error": "ENOSPC: No space left on device"}  # fmt: skip
 
+HOME_CACHE = {"path": "/home/ada/.cache/yoked", "exists": False, "writable": False,
+              "read_only": False, "free_bytes": 10**11}  # fmt: skip
+PLACES = [{"file": "/home/ada/.bashrc", "line": 3}, {"file": "/etc/environment", "line": 1},
+          {"file": "/etc/ssh/sshd_config", "line": 9}, {"file": "/opt/env", "line": 2}]  # fmt: skip
+
+
 CASES = (
     # ssh
     Case("ssh-unresolved", no_agent("unresolved", "Could not resolve hostname")),
@@ -147,6 +155,9 @@ CASES = (
     Case("same-machine", one_machine, hosts=("study", "garage")),
     Case("no-proc", lambda: told(told(home(), "garage", "facts/os", "Darwin"),
                                  "garage", "facts/has_proc", False)),
+    Case("agent-failed", said("health/untold", {"facts": "OSError(20, 'Not a directory')"})),
+    Case("agent-failed", said("health/untold", {"health": "garage gave no answer to 'health'"}),
+         severity="warning"),
     # interfaces
     Case("interface-gone", wants(interface="enp9s0")),
     Case("interface-down", said("health/links/eth0/up", False)),
@@ -192,6 +203,9 @@ CASES = (
     Case("cpu-time", said("health/limits/cpu", [600, 600])),
     Case("umask", said("health/limits/umask", 0o777)),
     Case("port-range", said("health/ports/range", [40_000, 40_001])),
+    Case("port-range", said("health/ports/reserved", "32768-60990")),
+    Case("process-limit", lambda: told(told(home(), "garage", "health/limits/pid_max", 310),
+                                       "garage", "health/limits/tasks", 300)),
     Case("port-range", dialled("garage", None, error="EADDRNOTAVAIL")),
     Case("port-taken", said("health/ports/owners", {"29500": [
         {"pid": 77, "command": "nginx", "user": "www", "run": None}]}),
@@ -234,16 +248,30 @@ CASES = (
     # folders
     Case("folder-hangs", said("health/folders/state", {"path": "/net/ada", "error": "no answer"})),
     Case("read-only", said("health/folders/state/read_only", True)),
+    Case("read-only", lambda: told(told(home(), "garage", "health/folders/cache/read_only", True),
+                                   "garage", "health/folders/cache/filesystem", "squashfs")),
     Case("folder-denied", said("health/folders/cache", {
         "path": "/home/ada/.cache/yoked", "writable": False, "read_only": False, "owner_uid": 0,
         "free_bytes": 10**11, "error": "EACCES: Permission denied"})),
     Case("folder-denied", said("health/folders/tmp", SCRATCH), severity="warning"),
+    Case("folder-denied", said("health/folders/cache", {
+        **HOME_CACHE, "error": "ENOENT: No such file or directory",
+        "blocked": "/home/ada/.cache", "link_to": "/media/ssd/cache"})),
+    Case("folder-denied", said("health/folders/state", {
+        "path": "/home/ada/.local/state/yoked", "writable": False,
+        "error": "ENOTDIR: Not a directory", "blocked": "/home/ada/.local/state"})),
+    Case("folder-denied", said("health/folders/cache", {
+        **HOME_CACHE, "owner_uid": 1000, "error": "EPERM: Operation not permitted",
+        "place": "/home/ada/.cache", "immutable": True})),
     Case("disk-full", said("health/folders/state", FULL)),
     Case("disk-full", large_run, hosts=("attic",)),
     Case("no-inodes", said("health/folders/state/free_inodes", 0)),
     Case("tmp-missing", lambda: told(told(home(), "garage", "health/folders/tmp/exists", False),
                                      "garage", "health/environment/TMPDIR", "/nowhere"),
          severity="warning"),
+    Case("tmp-missing", lambda: told(
+        told(home(), "garage", "health/folders/tmp/path", f"/srv/{'deep/' * 16}"),
+        "garage", "health/environment/TMPDIR", f"/srv/{'deep/' * 16}"), severity="warning"),
     Case("noexec", said("health/folders/tmp/noexec", True), severity="warning"),
     Case("noexec", lambda: told(told(told(
         home(), "garage", "torch/imported", False),
@@ -258,6 +286,10 @@ CASES = (
         on_gpus(), "garage", "health/environment/NCCL_PROTO", "LL")),
     Case("unlike-variables", said("health/environment/TORCH_DISTRIBUTED_DEBUG", "detail")),
     Case("unlike-variables", said("health/environment/TORCH_GLOO_LAZY_INIT", "1")),
+    Case("unlike-variables", said("health/environment/TORCH_DIST_INIT_BARRIER", "1")),
+    Case("unlike-variables", said("health/environment/ONEDNN_DEFAULT_FPMATH_MODE", "BF16"),
+         severity="warning"),
+    Case("unlike-variables", said("health/environment/DATA_DIR", "/srv/old"), severity="warning"),
     Case("rank-variables", said("health/environment/RANK", "5"), severity="warning"),
     Case("gloo-variables", said("health/environment/GLOO_SOCKET_IFNAME", "docker0"),
          severity="warning"),
@@ -267,10 +299,19 @@ CASES = (
         home(("attic",)), "attic", "health/environment/TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
          hosts=("attic",), severity="warning"),
     Case("thread-variables", said("health/environment/OMP_NUM_THREADS", "1"), severity="warning"),
+    Case("thread-variables", said("health/environment/ONEDNN_MAX_CPU_ISA", "SSE41"),
+         severity="warning"),
     Case("python-variables", said("health/environment/PYTHONWARNINGS", "error"),
          severity="warning"),
     Case("python-variables", said("health/environment/PYTHONPATH", "/opt/ros"), severity="warning"),
+    Case("python-variables", said("health/environment/PYTHONIOENCODING", "ascii"),
+         severity="warning"),
+    Case("python-variables", said("health/environment/PYTHONSAFEPATH", "1"), severity="warning"),
     Case("preload", said("health/environment/LD_PRELOAD", "/gone.so"), severity="warning"),
+    Case("preload", said("health/preload", ["/usr/lib/libx.so"]), severity="warning"),
+    Case("preload", lambda: told(
+        dialled("garage", None, error="ECONNREFUSED", took_s=8e-5)(),
+        "garage", "health/preload", ["/usr/lib/libproxychains.so.4"])),
     # software
     Case("python-missing", lambda: change(
         told(home(), "garage", "wanted/python", "/opt/gone/python"), "garage",
@@ -298,6 +339,54 @@ CASES = (
     Case("torch-import", lambda: told(told(
         home(), "garage", "torch/imported", False),
         "garage", "torch/error", "OSError: libc10.so: failed to map segment from shared object")),
+    Case("torch-import", lambda: fails(
+        "Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be a number", begun=False,
+        culprits={"what": "start", "files": [],
+                  "variables": [{"name": "PYTHONHASHSEED", "places": PLACES}]},
+        environment={"PYTHONHASHSEED": "random0"}, set_by={"PYTHONHASHSEED": PLACES})),
+    Case("torch-import", lambda: fails(
+        "SystemExit: no IDE", begun=False, culprits={
+            "what": "start", "files": ["/v/site-packages/zz.pth"], "variables": []})),
+    Case("torch-import", lambda: fails(
+        "ImportError: /opt/sim/lib/libssl.so.3: file too short",
+        culprits={"what": "import", "files": [],
+                  "variables": [{"name": "LD_LIBRARY_PATH", "places": []}]},
+        environment={"LD_LIBRARY_PATH": "/opt/sim/lib"}, set_by={"LD_LIBRARY_PATH": []})),
+    Case("torch-import", lambda: fails(
+        "ImportError: a.so: cannot open shared object file", blame={
+            "package": "numpy", "file": "/v/site-packages/numpy/a.so", "of_python": False})),
+    Case("torch-import", lambda: told(fails(
+        "ImportError: cannot import name 'deprecated'", blame={
+            "package": "typing_extensions", "file": "/v/site-packages/typing_extensions.py"}),
+        "garage", "wanted/python", "/v/bin/python")),
+    Case("torch-import", lambda: fails(
+        "ModuleNotFoundError: No module named '_ssl'", blame={
+            "missing": "_ssl", "file": "/usr/lib/python3.12/ssl.py", "of_python": True})),
+    Case("torch-import", lambda: fails(
+        "ImportError: libffi.so.8: cannot open shared object file", blame={
+            "file": "/usr/lib/python3.12/ctypes/__init__.py", "of_python": True})),
+    Case("torch-import", lambda: fails(
+        "garage: /v/bin/python cannot be started: Permission denied", begun=False)),
+    Case("torch-import", lambda: change(home(), "garage", torch={
+        "python": PYTHON, "imported": None, "error": None, "silent_s": 21.5, "culprits": {
+            "what": "start", "late": True, "variables": [], "files": ["/v/zz_licence.pth"]}})),
+    Case("torch-shadowed", lambda: replace(home(), controller={
+        **home().controller, "shadows": ["/home/ada/mine/queue.py"]}), hosts=(),
+         severity="warning"),
+    Case("torch-missing", lambda: change(home(), "garage", torch={
+        "python": "/v/bin/python", "python_version": "3.12.3", "torch": None, "torch_path": None,
+        "stranded": "/v/lib/python3.12/site-packages"})),
+    Case("tls", lambda: told(told(home(), "garage", "torch/tls_most", "TLSv1_2"),
+                             "garage", "torch/tls_file", "/usr/lib/ssl/openssl.cnf")),
+    Case("certificates", lambda: replace(home(), controller={
+        **home().controller, "openssl": "/opt/conda/bin/openssl",
+        "certificates": "openssl req failed: libssl.so.1.1: cannot open"}), hosts=()),
+    Case("certificates", lambda: replace(home(), controller={
+        **home().controller, "openssl": None, "certificates": "there is no program openssl here"}),
+         hosts=()),
+    Case("torch-import", lambda: told(
+        fails("the interpreter ended with signal 9"),
+        "garage", "health/memory/available_bytes", 1 << 30)),
     Case("torch-version", other_versions),
     Case("gloo-missing", said("torch/gloo", False)),
     Case("numpy-missing", said("torch/numpy", None)),
@@ -344,6 +433,9 @@ CASES = (
     Case("busy-cpu", said("health/processes/busy", [
         {"pid": 99, "command": "make -j8", "user": "ada", "cores": 3.9}]),
          severity="warning"),
+    Case("busy-cpu", lambda: told(told(home(), "garage", "health/processes/small", 50),
+                                  "garage", "health/processes/small_cores", 2.5),
+         severity="warning"),
     Case("busy-gpu", lambda: with_card(health__gpu__busy=[{"pid": 5, "command": "ollama",
                                                            "memory_bytes": 6 << 30}]),
          severity="warning"),
@@ -358,7 +450,14 @@ CASES = (
     Case("slow-cores", lambda: told(told(home(), "garage", "wanted/ranks", 6), "garage",
                                     "facts/usable_cores", 8), severity="warning"),
     Case("cpu-quota", said("health/processors/quota_cores", 0.5), severity="warning"),
+    Case("cpu-quota", said("health/processors/policy", "idle"), severity="warning"),
+    Case("cpu-quota", said("health/processors/nice", 19), severity="warning"),
+    Case("cpu-quota", said("health/processors/tracer", {"pid": 77, "command": "strace"}),
+         severity="warning"),
     Case("clock", lambda: change(home(), "garage", clock_offset_s=3600.0), severity="warning"),
+    Case("clock", lambda: replace(home(), hosts=tuple(
+        replace(each, clock_offset_s=-3 * 86_400.0) for each in home().hosts)),
+         hosts=(), severity="warning"),
     Case("ptrace", said("health/kernel/ptrace_scope", 2), severity="warning"),
     # power
     Case("logout", said("health/power/kill_user_processes", True)),
@@ -372,15 +471,28 @@ CASES = (
     # what is sent
     Case("data-differs", lambda: data({"000.bin": "a1"})),
     Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "002.bin": "c3"})),
+    Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "._000.bin": "c3"}),
+         severity="warning"),
+    Case("data-differs", lambda: data({"000.bin": "a pipe",
+                                       "001.bin": "unreadable: Permission denied"})),
+    Case("data-differs", lambda: told(
+        replace(home(), need=Need(data={"000.bin": "a1"})),
+        "garage", "health/untold", {"data": "/srv/data: Permission denied"})),
     Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), severity="warning"),
     # names
     Case("own-name", said("health/names/own/addresses", ["127.0.1.1"]), severity="warning"),
+    Case("own-name", lambda: told(
+        said("health/names/own/addresses", ["127.0.0.1"])(),
+        "garage", "health/names/hostname", "localhost"), severity="warning"),
     Case("own-name-unresolved", said("health/names/own", UNKNOWN), severity="warning"),
     Case("own-name-elsewhere", said("health/names/own/addresses", ["192.168.1.77"]),
          severity="warning"),
     Case("peer-name", lambda: told(names_known(), "garage", "health/names/others/attic", UNKNOWN),
          severity="warning"),
+    Case("peer-name", lambda: told(
+        told(names_known(), "garage", "health/names/others/attic", UNKNOWN),
+        "garage", "health/names/order", "dns"), severity="warning"),
     Case("peer-name-wrong", lambda: told(names_known(), "garage",
                                          "health/names/others/attic/addresses", ["192.168.1.99"]),
          severity="warning"),
@@ -517,9 +629,69 @@ def test_a_variable_that_changes_nothing_may_be_set_on_one_host(name: str, value
 
 
 def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
-    beside = {"001.bin": "b2", "log.txt": "c3", ".cache/001.bin": "d4", "._000.bin": "e5"}
+    beside = {"001.bin": "b2", "log.txt": "c3", ".cache/001.bin": "d4", "._002.bin": "e5"}
 
     assert findings_of(data({"000.bin": "a1", **beside})) == ()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        said("health/environment/TORCH_DIST_INIT_BARRIER", "0"),
+        said("health/environment/XDG_DATA_DIRS", "/usr/share"),
+        said("health/environment/DATA", "7"),
+        said("health/environment/PYTHONIOENCODING", "utf-8:surrogateescape"),
+        said("health/environment/PYTHONIOENCODING", "ascii:replace"),
+        said("health/untold", {"wireless": "no answer in 2.5 s", "names": "OSError(5)"}),
+        said("health/untold", {"folders": "no answer in 2.5 s"}),
+        said("health/processors/nice", 10),
+        said("torch/silent_s", 3.0),
+    ],
+)
+def test_what_is_unusual_and_does_no_harm_is_no_trouble(make: Make) -> None:
+    assert findings_of(make()) == ()
+
+
+def test_a_folder_of_data_that_is_named_on_every_host_may_lie_elsewhere() -> None:
+    seen = home()
+    for name in NAMES:
+        seen = told(seen, name, "health/environment/DATA_DIR", f"/mnt/{name}")
+
+    assert findings_of(seen) == ()
+
+
+@pytest.mark.parametrize(
+    ("beside", "quick", "severity"),
+    [
+        ({"need": Need(code={"queue.py": "a1"})}, False, "error"),
+        ({"programs": ["/home/ada/mine/train.py"]}, False, "error"),
+        # What is launched may be another program.
+        ({"programs": ["/home/ada/mine/train.py"]}, True, "warning"),
+    ],
+)
+def test_a_file_beside_the_program_is_an_error_where_that_program_is_meant(
+    beside: dict[str, Any], quick: bool, severity: Severity
+) -> None:
+    need = beside.get("need", Need())
+    controller = {**home().controller, "shadows": ["/home/ada/mine/queue.py"],
+                  "programs": beside.get("programs", [])}  # fmt: skip
+    seen = replace(home(), quick=quick, need=need, controller=controller)
+
+    assert [(each.check, each.severity) for each in findings_of(seen)] == [
+        ("torch-shadowed", severity)
+    ]
+
+
+def test_a_world_that_fails_has_the_variables_that_are_not_alike(
+    snapshot: SnapshotAssertion,
+) -> None:
+    failed = World(ok=False, took_s=5.0, said={"garage": "timed out"}, reason="no world")
+    seen = replace(said("health/environment/TORCH_OF_TOMORROW", "1")(), world=failed)
+
+    (found,) = findings_of(seen)
+
+    assert found.check == "world-failed"
+    assert found.saw == snapshot
 
 
 def test_the_name_of_an_address_that_no_rank_comes_from_may_take_its_time() -> None:

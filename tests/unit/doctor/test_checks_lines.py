@@ -26,8 +26,13 @@ from yoked.doctor.repairs.files import (
 )
 from yoked.doctor.repairs.fleet import choose_again, edit_entry
 from yoked.doctor.repairs.network import narrow_route, write_name
-from yoked.doctor.repairs.packages import get_package, get_torch
-from yoked.doctor.repairs.startfiles import quiet, take_out_limit, take_out_variable
+from yoked.doctor.repairs.packages import get_package, get_torch, mend_environment
+from yoked.doctor.repairs.startfiles import (
+    quiet,
+    take_out_limit,
+    take_out_variable,
+    unset_variable,
+)
 from yoked.doctor.repairs.system import kill_line
 from yoked.records.examination import Examination, Finding, Fix, SshFailure
 from yoked.records.shell import quoted, shell_line
@@ -82,6 +87,75 @@ def test_a_variable_is_taken_out_and_nothing_else(tmp_path: Path) -> None:
     assert run(undo(fix), tmp_path).returncode == 0
     assert file.read_text() == BASHRC
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("export RANK=5 OTHER=1\n", "export OTHER=1\n"),
+        ("export OTHER=1 RANK=5\n", "export OTHER=1 \n"),
+        ('A="x y" RANK=5 B=2\n', 'A="x y" B=2\n'),
+        ('export RANK="5 or 6"   # of old\n', '# export RANK="5 or 6"   # of old\n'),
+        ("export RANK='5 or 6'\n", "# export RANK='5 or 6'\n"),
+        ("export RANK_A=1 RANKS=2\nRANK=5\n", "export RANK_A=1 RANKS=2\n# RANK=5\n"),
+    ],
+)
+def test_of_several_variables_on_a_line_the_others_stay(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    file = tmp_path / ".bashrc"
+    file.write_text(before)
+    fix = take_out_variable("garage", "RANK")
+
+    assert run(fix.command, tmp_path).returncode == 0
+
+    assert file.read_text() == after
+    run(undo(fix), tmp_path)
+    assert file.read_text() == before
+
+
+def test_a_variable_is_taken_out_of_the_files_that_set_it(tmp_path: Path) -> None:
+    mine, other = tmp_path / ".profile", tmp_path / ".bashrc"
+    for file in (mine, other):
+        file.write_text("export RANK=5\n")
+    places = [
+        {"file": str(mine), "line": 1},
+        {"file": "/etc/profile.d/mpi.sh", "line": 3},
+        {"file": "/etc/ssh/sshd_config", "line": 9},
+    ]
+
+    own, system, server = unset_variable("garage", tmp_path, "RANK", places)
+
+    assert run(own.command, tmp_path).returncode == 0
+    assert (mine.read_text(), other.read_text()) == ("# export RANK=5\n", "export RANK=5\n")
+    assert run(undo(own), tmp_path).returncode == 0
+    assert mine.read_text() == "export RANK=5\n"
+    assert (system.root, system.by_hand, "/etc/profile.d/mpi.sh" in system.command) == (
+        True, False, True,
+    )  # fmt: skip
+    assert (server.by_hand, "reload ssh" in server.command) == (True, True)
+
+
+def test_a_variable_that_no_file_sets_is_left_to_a_person() -> None:
+    (fix,) = unset_variable("garage", "/home/ada", "RANK", [])
+
+    assert fix.by_hand
+
+
+def test_an_environment_gets_its_settings_back(tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "mine.py").write_text("")
+    (folder / "pyvenv.cfg").unlink()
+    fix = mend_environment("garage", str(folder / "bin" / "python"))
+
+    assert run(fix.command, tmp_path).returncode == 0
+
+    line = f"{shlex.quote(str(folder / 'bin' / 'python'))} -c 'import mine'"
+    assert run(line, tmp_path).returncode == 0
+    assert run(undo(fix), tmp_path).returncode == 0
+    assert run(line, tmp_path).returncode != 0
 
 
 def test_a_limit_is_taken_out_and_others_stay(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.agent.folders import contents
 from yoked.doctor.compare import with_contents
 from yoked.errors import HostError, UsageError
 from yoked.records.examination import Examination, HostSeen, Need, SshFailure
@@ -49,6 +51,43 @@ def test_names_and_contents_are_compared_file_by_file(data: Path) -> None:
     wanted = {"part/1.txt": digest("one"), "2.txt": digest("two")}
     assert (seen.need.data, seen.need.code, seen.need.keep) == (wanted, None, 7)
     assert seen.hosts[0].health == {"limits": {}, "data": wanted}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its errors are Linux's")
+def test_what_cannot_be_read_has_words_and_nobody_waits_for_it(data: Path) -> None:
+    os.mkfifo(data / "3.txt")
+    (data / "4.txt").symlink_to("gone")
+
+    assert contents(data) == {
+        "part/1.txt": digest("one"),
+        "2.txt": digest("two"),
+        "3.txt": "a pipe",
+        "4.txt": "unreadable: No such file or directory",
+    }
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads all")
+def test_a_folder_that_cannot_be_read_is_no_empty_one(data: Path) -> None:
+    (data / "part").chmod(0)
+    try:
+        with pytest.raises(PermissionError):
+            contents(data)
+    finally:
+        (data / "part").chmod(0o755)
+
+
+def test_data_here_that_is_no_file_cannot_be_compared_and_code_can(
+    data: Path, snapshot: SnapshotAssertion
+) -> None:
+    os.mkfifo(data / "3.txt")
+
+    with pytest.raises(UsageError) as caught:
+        with_contents(Examination(()), {"data": data}, connect)
+    seen = with_contents(Examination(()), {"code": data}, connect)
+
+    assert caught.value.what.replace(str(data), "DATA") == snapshot
+    assert seen.need.code is not None
+    assert "3.txt" not in seen.need.code
 
 
 class Agent:

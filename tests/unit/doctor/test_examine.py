@@ -14,11 +14,13 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor import dials, host_probes, world_check
+from yoked.doctor import examine as examining
 from yoked.doctor.causes import findings_of
 from yoked.doctor.examine import look
-from yoked.errors import HostError
+from yoked.errors import HostError, YokedError
 from yoked.fleet.model import Fleet, Host
 from yoked.records.examination import Examination, Need, World
+from yoked.remote.client import RemoteBug
 from yoked.remote.ssh import NoAgentError
 
 ADDRESSES = {"alpha": "10.0.0.1", "beta": "10.0.0.2", "gamma": "10.0.0.3"}
@@ -44,7 +46,7 @@ class Rank:
         if self.how == "versions":
             return
         if "loading" in self.says:
-            yield {"failed": self.says["loading"]}
+            yield {"failed": self.says["loading"], "blame": {"package": "numpy"}}
             return
         if "cut" in self.says:
             self.agent.ended_s = time.monotonic()
@@ -82,10 +84,14 @@ class FakeAgent:
     listening: int = 0
     closed: bool = False
     ranks: dict[str, Rank] = field(default_factory=dict)
+    bugs: tuple[str, ...] = ()
+    asked_for_culprits: list[Mapping[str, Any]] = field(default_factory=list)
 
     def call(self, name: str, *, data: bytes = b"", timeout_s: float = 30.0, **args: Any) -> Any:
         if name in self.silent or self.closed:
             raise HostError(f"{self.name} gave no answer to {name!r}")
+        if name in self.bugs:
+            raise RemoteBug(f"on {self.name}: OSError(20, 'Not a directory')\nTraceback")
         answer: Any = getattr(self, f"_{name}")(args)
         return answer
 
@@ -134,6 +140,10 @@ class FakeAgent:
 
     def _environment(self, args: Mapping[str, Any]) -> dict[str, Any]:
         return {"made": None, "configured": args["configured"], "system": self.python}
+
+    def _culprits(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked_for_culprits.append(args)
+        return {"what": "import", "late": False, "variables": [], "files": ["/v/zz.pth"]}
 
     def _environment_base(self, args: Mapping[str, Any]) -> dict[str, Any]:
         raise HostError(f"{self.name}: there is no Python from 3.11 to 3.14: python3 is 3.9")
@@ -343,7 +353,21 @@ def test_torch_that_does_not_load_is_told_of_its_host(snapshot: SnapshotAssertio
 
     torch = torch_of(seen, "beta")
     assert (torch["imported"], torch["error"]) == (False, "ImportError: libtorch_cpu.so")
+    assert torch["blame"] == {"package": "numpy"}
     assert (world_of(seen).ok, world_of(seen).reason) == snapshot
+
+
+def test_the_agent_finds_out_why_an_import_fails_and_only_then() -> None:
+    agents = fleet_of("alpha", "beta")
+    beta = agents["beta"] = FakeAgent("beta", says={"loading": "ImportError: a.so"})
+
+    seen = examine(agents)
+
+    (asked,) = beta.asked_for_culprits
+    assert (asked["python"], asked["said"]) == ("/usr/bin/python3", "ImportError: a.so")
+    assert torch_of(seen, "beta")["culprits"]["files"] == ["/v/zz.pth"]
+    assert isinstance(agents["alpha"], FakeAgent)
+    assert agents["alpha"].asked_for_culprits == []
 
 
 def test_a_connection_that_ends_on_the_way_is_no_fault_of_torch_or_of_another_host() -> None:
@@ -370,6 +394,67 @@ def test_a_trial_whose_host_says_no_more_tells_nothing_of_torch() -> None:
 
     torch = torch_of(seen, "beta")
     assert (torch["imported"], torch["error"]) == (None, None)
+
+
+def test_a_call_that_ends_as_a_bug_there_is_told_and_the_rest_is_seen() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", bugs=("health",))
+
+    seen = examine(agents)
+
+    assert seen.host("beta").up
+    assert seen.host("beta").health["untold"]["health"] == "OSError(20, 'Not a directory')"
+    assert all(each.ok for each in seen.dials)
+    assert world_of(seen).ok
+
+
+def test_what_ended_a_look_is_told_though_its_end_fails_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object) -> None:
+        raise ValueError("the first")
+
+    def fail_again(self: FakeAgent, patience_s: float = 5.0) -> None:
+        self.closed = True
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(FakeAgent, "close", fail_again)
+    monkeypatch.setattr(examining, "dial_all", fail)
+
+    with pytest.raises(ValueError, match="the first"):
+        examine(fleet_of("alpha", "beta"))
+
+
+@pytest.mark.parametrize("found", [None, "openssl req failed: libssl.so.1.1"])
+def test_this_machine_tries_to_make_certificates(
+    found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(launch_id: str, nodes: int) -> None:
+        if found:
+            raise YokedError(found)
+
+    monkeypatch.setattr(examining, "make_credentials", make)
+
+    seen = examine(fleet_of("alpha", "beta"))
+
+    assert seen.controller["certificates"] == found
+
+
+def test_what_hides_a_module_of_pythons_here_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("queue.py", "test.py", "train.py", "json.txt"):
+        (tmp_path / name).write_text("import os\nimport torch.nn\n" if name == "train.py" else "")
+    for name in ("random", "socket"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "random" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    seen = examine(fleet_of("alpha"))
+
+    expected = [str(tmp_path / name) for name in ("queue.py", "random/__init__.py")]
+    assert seen.controller["shadows"] == expected
+    assert seen.controller["programs"] == [str(tmp_path / "train.py")]
 
 
 def test_a_host_without_torch_is_no_riddle(snapshot: SnapshotAssertion) -> None:

@@ -46,6 +46,30 @@ def cut_off(**changes: Any) -> Examination:
     return broken(broken(home(), "garage", None, **changes), None, "garage", **changes)
 
 
+def fails(
+    error: str,
+    *,
+    begun: bool = True,
+    environment: dict[str, str] | None = None,
+    set_by: dict[str, Any] | None = None,
+    **torch: Any,
+) -> Examination:
+    """The interpreter of garage does not import torch. begun: whether it starts at all; torch:
+    what else is told of it.
+    """
+    seen = home()
+    known = {} if begun else {"python_version": None, "torch_path": None, "torch": None,
+                              "numpy": None, "gloo": None}  # fmt: skip
+    whole = {**(seen.host("garage").torch or {}), **known, "imported": False, "error": error}
+    if not begun:
+        # Of what did not start nothing is told.
+        whole = {name: value for name, value in whole.items() if name != "numpy"}
+    seen = change(seen, "garage", torch={**whole, **torch})
+    for name, value in (environment or {}).items():
+        seen = told(seen, "garage", f"health/environment/{name}", value)
+    return seen if set_by is None else told(seen, "garage", "health/set_by", set_by)
+
+
 def no_agent(kind: SshKind, text: str, **more: str) -> Make:
     def make() -> Examination:
         seen = home(("attic", "study"))

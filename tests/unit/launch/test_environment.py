@@ -635,6 +635,27 @@ def test_an_interpreter_that_does_not_start_is_named(agent: AgentClient) -> None
         host_versions(agent, "/bin/false", ["torch"])
 
 
+def test_why_an_interpreter_does_not_start_is_said_by_the_line_that_tells(
+    agent: AgentClient, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec env PYTHONHASHSEED=random0 {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    with pytest.raises(HostError, match="PYTHONHASHSEED must be"):
+        host_versions(agent, str(python), ["torch"])
+
+
+def test_what_a_start_file_of_python_prints_is_no_version(
+    agent: AgentClient, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho managed by IT\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    assert host_versions(agent, str(python), []).python == platform.python_version()
+
+
 def test_a_difference_is_in_versions_not_in_builds() -> None:
     found = Versions("3.12.4", {"torch": "2.13.0+cpu", "numpy": "2.1"})
 

@@ -511,6 +511,16 @@ def test_what_stays_here_is_counted_with_the_largest_of_it(
 
 
 @needs_git
+def test_a_file_that_hides_a_module_of_pythons_is_told(program: Path) -> None:
+    put(program, "queue.py", "class Waiting: pass")
+    put(program, "deep/random.py", "")
+
+    said = [line for line in Tree.scan(program).lines() if "hides Python's own" in line]
+
+    assert [line.split()[0] for line in said] == ["queue.py"]
+
+
+@needs_git
 def test_what_is_included_travels_though_it_is_ignored(program: Path, tmp_path: Path) -> None:
     put(program, ".gitignore", "*.bin\ndata\nbuild/\n")
     for name in ("weights.bin", "pkg/other.bin", "build/deep/x.so", "build/.git/config"):

@@ -14,18 +14,22 @@ from yoked.records.shell import command_line, shell_line
 from yoked.units import listed, plural
 
 _SHOWN = 3
+_WORDS = {
+    "missing": "missing",
+    "other": "of other content",
+    "extra": "extra",
+    "hidden": "beside it, which macOS left (AppleDouble)",
+}
 
 
 def differing(wanted: Mapping[str, str], there: Mapping[str, object]) -> dict[str, str]:
-    """{name: "missing", "other" or "extra"} of what is not as wanted.
+    """{name: flaw} of what is not as wanted: one of `_WORDS`, or why it cannot be read.
 
     Extra is what a run would read too, as far as names tell: none that is hidden, or of a kind
     that is not wanted at all (a log, a note).
     """
     flaws = {
-        name: "missing" if there.get(name) is None else "other"
-        for name, digest in wanted.items()
-        if there.get(name) != digest
+        name: _flaw(there.get(name)) for name, digest in wanted.items() if there.get(name) != digest
     }
     kinds = {PurePosixPath(name).suffix for name in wanted}
     more = (PurePosixPath(name) for name in there if name not in wanted)
@@ -33,15 +37,30 @@ def differing(wanted: Mapping[str, str], there: Mapping[str, object]) -> dict[st
         is_hidden = any(part.startswith(".") for part in path.parts)
         if path.suffix in kinds and not is_hidden:
             flaws[str(path)] = "extra"
+        elif path.suffix in kinds and _is_shadow(path, there):
+            flaws[str(path)] = "hidden"
     return flaws
 
 
+def _flaw(there: object) -> str:
+    if there is None:
+        return "missing"
+    # Words, and no hash.
+    return str(there) if " " in str(there) else "other"
+
+
+def _is_shadow(path: PurePosixPath, there: Mapping[str, object]) -> bool:
+    """Whether it is what macOS writes beside a file on other systems' disks: AppleDouble."""
+    beside = path.with_name(path.name.removeprefix("._"))
+    return path.name.startswith("._") and str(beside) in there
+
+
 def _described(flaws: Mapping[str, str]) -> str:
-    words = {"missing": "missing", "other": "of other content", "extra": "extra"}
     parts = []
-    for flaw, word in words.items():
+    for flaw in dict.fromkeys((*_WORDS, *flaws.values())):
         if names := [name for name, own in flaws.items() if own == flaw]:
             more = f" and {plural(len(names) - _SHOWN, 'other')}" if len(names) > _SHOWN else ""
+            word = _WORDS.get(flaw, f"no file that can be read: {flaw}")
             parts.append(f"{', '.join(names[:_SHOWN])}{more} {word}")
     return listed(parts)
 
@@ -54,7 +73,11 @@ def _hosts_with(
         there = part(host, name)
         if there is None or wanted is None:
             continue
-        if flaws := differing(wanted, mapping(there)):
+        flaws = differing(wanted, mapping(there))
+        if name == "code":
+            # No program imports what macOS leaves.
+            flaws = {file: flaw for file, flaw in flaws.items() if flaw != "hidden"}
+        if flaws:
             yield host, flaws
 
 
@@ -63,18 +86,45 @@ def _hosts_with(
     question="Does every host have the same data?",
     reads=("need.data", "health.data"),
     severity="error",
-    saw="the data on {host} is not the controller's: {described}",
-    why="ranks read other rows than they think: the loss is of something else, or an epoch "
-    "ends early on one host and all hang",
-    symptom="The loss is garbage, or the run hangs at the end of an epoch.",
+    saw={
+        **dict.fromkeys(("", "hidden"), "the data on {host} is not the controller's: {described}"),
+        "untold": "the data on {host} could not be compared: {described}",
+    },
+    why={
+        "": "ranks read other rows than they think: the loss is of something else, or an epoch "
+        "ends early on one host and all hang",
+        "hidden": "a program that takes all names of the folder (os.listdir) reads these as rows "
+        "too; `yoked train` does not",
+        "untold": "whoever trains there cannot read it either, or reads something else",
+    },
+    symptom="The loss is garbage, the run hangs at the end of an epoch, or a rank stands in "
+    "open().",
     cause="Shards are missing on a host, were prepared there with another tokenizer, or "
-    "are left from an earlier set, which a program that takes all files reads too.",
+    "are left from an earlier set, which a program that takes all files reads too. A file that is "
+    "a pipe, or that may not be read. Of files that macOS left beside the data it is a warning.",
     fix="By hand, or by `yoked train`, which sends what is missing by content hash.",
     on_cluster="On a cluster the data lies on one shared file system, so it cannot differ; "
     "a stale cache of it can.",
 )
 def data_differs(seen: Examination) -> Iterator[Match]:
+    for host in seen.up if seen.need.data else ():
+        if why := mapping(part(host, "untold")).get("data"):
+            yield Match(
+                host.name,
+                by_hand(host.name, "mend what is said there, and look again"),
+                how="untold",
+                described=why,
+            )
     for host, flaws in _hosts_with(seen, "data", seen.need.data):
+        if set(flaws.values()) == {"hidden"}:
+            yield Match(
+                host.name,
+                by_hand(host.name, "find DATA-FOLDER -name '._*' -delete"),
+                severity="warning",
+                how="hidden",
+                described=_described(flaws),
+            )
+            continue
         more = shell_line(", and remove what is extra there")
         yield Match(
             host.name,
@@ -84,7 +134,7 @@ def data_differs(seen: Examination) -> Iterator[Match]:
                 "rsync -a DATA-FOLDER {there}{more}",
                 host=host.name,
                 there=f"{host.name}:",
-                more=more if "extra" in flaws.values() else shell_line(""),
+                more=more if {"extra", "hidden"} & set(flaws.values()) else shell_line(""),
             ),
             described=_described(flaws),
         )

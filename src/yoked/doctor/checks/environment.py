@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.link_groups import described
 from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of
-from yoked.doctor.repairs.startfiles import take_out_variable
+from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.startfiles import unset_variable
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
 
@@ -24,22 +28,33 @@ _OF_GLOO = (
     "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT", "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE",
     "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_PATH",
 )  # fmt: skip
-# All ranks must do the same; what only makes them talk more is left out.
-_ALIKE = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_GLOO_LAZY_INIT", "GLOO_DEVICE_TRANSPORT")
+# By these torch.distributed and Gloo send other messages, or more of them, than without: all ranks
+# must do the same. TORCH_DISTRIBUTED_DEBUG, TORCH_DIST_INIT_BARRIER, TORCH_GLOO_LAZY_INIT and such.
+_ALIKE = re.compile(r"TORCH_DIST\w*|TORCH_GLOO_\w+|GLOO_DEVICE_TRANSPORT")
 _ALIKE_OF_NCCL = (
     "NCCL_PROTO", "NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE",
     "NCCL_NTHREADS",
 )  # fmt: skip
-# Values that change nothing of what a rank sends: as good as none.
-_AS_UNSET = {
-    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO"),
-    "TORCH_GLOO_LAZY_INIT": ("0",),
-    "GLOO_DEVICE_TRANSPORT": ("TCP",),
-}
+# Values that change nothing of what a rank sends: as good as none; and those of a switch.
+_AS_UNSET = {"TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO"), "GLOO_DEVICE_TRANSPORT": ("TCP",)}
+_OFF = ("0", "false", "no", "off")
+# By these numbers are computed otherwise.
+_NUMBERS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE",
+            "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")  # fmt: skip
+# By which programs find their data; those of desktops are of other things.
+_DATA = re.compile(r"(?!XDG_|YOKED_)(\w+_)?DATA(SET)?S?(_(DIR|PATH|ROOT|HOME|FOLDER))?")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
+# By these torch or numpy takes slower instructions than the processor has.
+_INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
+                 "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES")  # fmt: skip
 _SLOW_PYTHON = ("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG")
-_SAW = "the shell's start files set {variables} on {host}"
-_FIX = "Makes the line of the start file that exports it a comment."
+# What many programs print, and a name of a person or a file may have.
+_BEYOND_ASCII = "\u00b5\u00e9\u2192"
+_SAW = "{variables} on {host}"
+_FIX = (
+    "Takes the variable out of the start file that sets it; where sshd or another file does, by "
+    "hand."
+)
 
 
 def _variables(host: HostSeen, names: Iterable[str]) -> dict[str, str]:
@@ -48,17 +63,33 @@ def _variables(host: HostSeen, names: Iterable[str]) -> dict[str, str]:
     return {name: str(told[name]) for name in names if told.get(name)}
 
 
-def _shown(found: dict[str, str]) -> str:
-    return listed(f"{name}={value}" for name, value in found.items())
+def _shown(host: HostSeen, found: dict[str, str]) -> str:
+    told = [f"{name}={value}{where_set(host, name)}" for name, value in found.items()]
+    return f"{listed(told)} {'is' if len(told) == 1 else 'are'} set"
 
 
-def _take_out(host: HostSeen, found: Iterable[str]) -> Iterator[Fix]:
-    return (take_out_variable(host.name, name) for name in found)
+def take_out(host: HostSeen, names: Iterable[str]) -> Iterator[Fix]:
+    """The lines that have a host's start files no longer set some variables."""
+    told, home = part(host, "set_by"), host.facts.get("home")
+    for name in names:
+        places = None if told is None else mapping(told).get(name, ())
+        yield from unset_variable(host.name, home, name, places)
+
+
+def where_set(host: HostSeen, name: str) -> str:
+    """` (/etc/environment, line 3)`, of a variable; empty: nobody knows."""
+    return shown_places(mapping(part(host, "set_by")).get(name) or ())
+
+
+def shown_places(places: Iterable[Mapping[str, Any]]) -> str:
+    """Lines of start files, behind what they set; empty: there are none."""
+    shown = [f"{each['file']}, line {each.get('line')}" for each in places]
+    return f" ({listed(shown)})" if shown else ""
 
 
 def _set(host: HostSeen, found: dict[str, str], how: str = "") -> Match:
     """Variables that are set on a host, each with the line that takes it out."""
-    return Match(host.name, *_take_out(host, found), how=how, variables=_shown(found))
+    return Match(host.name, *take_out(host, found), how=how, variables=_shown(host, found))
 
 
 def _wherever_set(
@@ -113,11 +144,18 @@ def gloo_transport(seen: Examination) -> Iterator[Match]:
     reads=("health.environment",),
     severity="error",
     saw="{name} is {shown:list}",
-    why="ranks that are set up differently wait for different messages: all hang",
-    symptom="All ranks hang in the first collective, or in init_process_group.",
-    cause="TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_PROTO or the like on some of the hosts: "
-    "these ranks send messages that the others do not expect. NCCL's count where all hosts "
-    "train on GPUs; values that are the default count nowhere.",
+    why={
+        "": "ranks that are set up differently wait for different messages: all hang",
+        "numbers": "the same rows give other gradients there, and nobody says so",
+        "data": "a program that looks there for its data reads other rows on some hosts, and "
+        "nobody says so",
+    },
+    symptom="All ranks hang in the first collective, or in init_process_group; or the loss is of "
+    "other rows than one thinks.",
+    cause="TORCH_DISTRIBUTED_DEBUG=DETAIL, TORCH_DIST_INIT_BARRIER, NCCL_PROTO or the like on some "
+    "of the hosts: these ranks send messages that the others do not expect. NCCL's count where all "
+    "hosts train on GPUs; values that are the default count nowhere. Of variables that compute "
+    "numbers otherwise, or name a folder of data on some hosts alone, it is a warning.",
     fix=_FIX,
     on_cluster="Slurm exports the submitting shell's variables to all nodes, so it cannot "
     "occur; with ssh it can.",
@@ -126,30 +164,53 @@ def gloo_transport(seen: Examination) -> Iterator[Match]:
 )
 def unlike_variables(seen: Examination) -> Iterator[Match]:
     """Variables that must be the same on all hosts, and are not."""
+    told = [host for host in seen.up if part(host, "environment") is not None]
+    names = sorted({name for host in told for name in mapping(part(host, "environment"))})
     on_gpus = all(gpus_that_train(seen, host) for host in seen.up)
-    for name in (*_ALIKE, *_ALIKE_OF_NCCL) if on_gpus else _ALIKE:
+    for name in names:
         values = {
             host.name: _meant(name, str(mapping(part(host, "environment")).get(name) or ""))
-            for host in seen.up
-            if part(host, "environment") is not None
+            for host in told
         }
-        if len(set(values.values())) < 2:
+        how = _must_agree(name, on_gpus=on_gpus)
+        # Who names a folder on each host means that it may lie elsewhere.
+        is_meant = how == "data" and all(values.values())
+        if how is None or is_meant or len(set(values.values())) < 2:
             continue
         bearers = [seen.host(host) for host, value in values.items() if value]
-        shown = [f"{value or 'as good as unset'} on {host}" for host, value in values.items()]
+        shown = [
+            f"{value}{where_set(seen.host(host), name)} on {host}"
+            if value
+            else f"as good as unset on {host}"
+            for host, value in values.items()
+        ]
         yield Match(
             [host.name for host in bearers],
-            *(take_out_variable(host.name, name) for host in bearers),
+            *(fix for host in bearers for fix in take_out(host, [name])),
+            severity="warning" if how else "error",
+            how=how,
             name=name,
             shown=shown,
         )
+
+
+def _must_agree(name: str, *, on_gpus: bool) -> str | None:
+    """What a variable decides that hosts must agree on, as `unlike-variables` tells it."""
+    if _ALIKE.fullmatch(name) or (on_gpus and name in _ALIKE_OF_NCCL):
+        return ""
+    if name in _NUMBERS:
+        return "numbers"
+    return "data" if _DATA.fullmatch(name) else None
 
 
 def _meant(name: str, value: str) -> str | None:
     """What a variable asks for; None: what would be done without it."""
     # torch takes its level in any letters.
     value = value.upper() if name == "TORCH_DISTRIBUTED_DEBUG" else value
-    return None if value in ("", *_AS_UNSET.get(name, ())) else value
+    if _DATA.fullmatch(name):
+        return value if value.startswith(("/", "~", ".")) else None
+    is_off = value.lower() in _OFF and name not in _ALIKE_OF_NCCL
+    return None if is_off or value in ("", *_AS_UNSET.get(name, ())) else value
 
 
 @check(
@@ -222,10 +283,14 @@ def debug_variables(seen: Examination) -> Iterator[Match]:
     reads=("health.environment",),
     severity="warning",
     saw=_SAW,
-    why="`yoked train` takes what a person has set, and {cores:plural core} could work for "
-    "each rank",
-    symptom="One core at 100%, the others idle.",
-    cause="OMP_NUM_THREADS=1 in a start file.",
+    why={
+        "": "`yoked train` takes what a person has set, and {cores:plural core} could work for "
+        "each rank",
+        "instructions": "it keeps torch or numpy from instructions that the processor has; on its "
+        "{cores:plural core} some types of numbers are computed many times slower",
+    },
+    symptom="One core at 100%, the others idle; or a step that takes ten times as long.",
+    cause="OMP_NUM_THREADS=1 in a start file, or ONEDNN_MAX_CPU_ISA after a comparison.",
     fix=_FIX,
     on_cluster="torchrun itself sets OMP_NUM_THREADS=1 where nobody else has.",
     quick=True,
@@ -241,8 +306,11 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
             for name, value in _variables(host, _THREADS).items()
             if value.isdigit() and int(value) < fair
         }
-        if few:
-            yield Match(host.name, *_take_out(host, few), variables=_shown(few), cores=fair)
+        slow = _variables(host, _INSTRUCTIONS)
+        for how, found in (("", few), ("instructions", slow)):
+            if found:
+                fixes = take_out(host, found)
+                yield Match(host.name, *fixes, how=how, variables=_shown(host, found), cores=fair)
 
 
 @check(
@@ -255,10 +323,14 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
         "slow": "every rank's Python is slower, or ends at the first warning of a library",
         "path": "programs that are started by hand find other modules than ranks of a run, which "
         "get a path of their own",
+        "beside": "modules that lie beside a program are not found: `No module named ...`",
+        "letters": "a rank that prints any other letter, such as µ or é, ends with "
+        "`UnicodeEncodeError`",
     },
-    symptom="Everything is slower, a warning ends the run, or another module is imported than "
-    "expected.",
-    cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error or PYTHONPATH in a start file.",
+    symptom="Everything is slower, a warning or a letter ends the run, or another module is "
+    "imported than expected, or none.",
+    cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error, PYTHONIOENCODING, PYTHONSAFEPATH or "
+    "PYTHONPATH in a start file.",
     fix=_FIX,
     quick=True,
 )
@@ -273,24 +345,71 @@ def python_variables(seen: Examination) -> Iterator[Match]:
         if found:
             yield _set(host, found, "slow")
     yield from _wherever_set(seen, "PYTHONPATH", how="path")
+    yield from _wherever_set(seen, "PYTHONSAFEPATH", how="beside")
+    yield from _wherever_set(seen, "PYTHONIOENCODING", to=_lacks_letters, how="letters")
+
+
+def _lacks_letters(setting: str) -> bool:
+    """Whether an output of this encoding, `ascii` or `latin-1:strict`, ends a program."""
+    encoding, _, errors = setting.partition(":")
+    try:
+        _BEYOND_ASCII.encode(encoding or "utf-8", errors or "strict")
+    except (LookupError, ValueError):
+        return True
+    return False
 
 
 @check(
     "preload",
     question="Is no library forced upon every program?",
-    reads=("health.environment",),
-    severity="warning",
-    saw=_SAW,
-    why="that library is loaded into every rank; where it is not there, each program says `object "
-    "... from LD_PRELOAD cannot be preloaded`",
+    reads=("health.environment", "health.preload", "dials"),
+    severity="error",
+    saw="{variables} on {host}{failed}",
+    why={
+        "": "that library is loaded into every rank; where it is not there, each program says "
+        "`object ... from LD_PRELOAD cannot be preloaded`",
+        "dials": "that library is loaded into every program, also into what dialled: it may refuse "
+        "connections itself, as proxychains does; a dial without it would tell",
+    },
     symptom="`ERROR: ld.so: object '/gone.so' from LD_PRELOAD cannot be preloaded`, before each "
-    "line of output.",
-    cause="LD_PRELOAD in a start file.",
+    "line of output; or connections that fail at once, from one host alone.",
+    cause="LD_PRELOAD in a start file, or a line in /etc/ld.so.preload. It is an error where "
+    "connections of that host failed as well.",
     fix=_FIX,
+    explains=("no-route", "other-network", "firewall-out", "firewall-reject", "dial-failed",
+              "world-failed"),
     quick=True,
-)
+)  # fmt: skip
 def preload(seen: Examination) -> Iterator[Match]:
-    return _wherever_set(seen, "LD_PRELOAD")
+    for host in seen.up:
+        found = _variables(host, ("LD_PRELOAD",))
+        files = [str(each) for each in part(host, "preload") or ()]
+        if not found and not files:
+            continue
+        shown = [_shown(host, found)] if found else []
+        shown += [f"/etc/ld.so.preload has {listed(files)}"] if files else []
+        # A library that refuses does so at once.
+        failed = [each for each in seen.dials if each.source == host.name and each.chosen
+                  and not each.ok and each.error not in (None, "ETIMEDOUT")]  # fmt: skip
+        fixes = [*take_out(host, found)]
+        if files:
+            fixes.append(
+                by_hand(
+                    host.name,
+                    "sudo mv /etc/ld.so.preload /etc/ld.so.preload.off    and look again: whether "
+                    "it heals tells; mv it back where it does not",
+                )
+            )
+        yield Match(
+            host.name,
+            *fixes,
+            severity="error" if failed else "warning",
+            how="dials" if failed else "",
+            variables=" and ".join(shown),
+            failed=f"; {len(failed)} dials from it failed: {described(failed[0])}"
+            if failed
+            else "",
+        )
 
 
 CHECKS = (

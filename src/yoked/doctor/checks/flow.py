@@ -102,7 +102,7 @@ def _more(links: Sized) -> str:
     "told by TCP. Where a VPN is the cause, set the MTU in its configuration.",
     on_cluster="Kubernetes: an overlay (VXLAN takes 50 bytes) on nodes that think they have "
     "1500. NCCL hangs in its first all-reduce.",
-    explains=("world-failed", "loss", "jitter", "slow-link"),
+    explains=("world-failed", "loss", "jitter", "slow-link", "agent-failed"),
     quick=True,
 )
 def mtu(seen: Examination) -> Iterator[Match]:
@@ -144,7 +144,7 @@ def _mtu_bytes(seen: Examination, host: HostSeen) -> int:
     symptom="Steps begin, then `Connection reset by peer`, or a stall.",
     cause="A bad cable or switch, a radio that gives up, a firewall that ends connections.",
     fix="By hand.",
-    explains=("world-failed", "loss", "jitter", "slow-link"),
+    explains=("world-failed", "loss", "jitter", "slow-link", "agent-failed"),
     quick=True,
 )
 def bulk_stalls(seen: Examination) -> Iterator[Match]:

@@ -2,65 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.environment import take_out
+from yoked.doctor.checks.folder_query import (
+    MUST,
+    WRITTEN,
+    Folder,
+    failed,
+    folders_of,
+    hosts_with,
+    is_below,
+    place_of,
+    severity_of,
+    shown,
+)
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import (
     give_folder,
     grow_shared_memory,
+    make_mutable,
     make_shared_folder,
     remount_executable,
     remount_writable,
     share_folder,
 )
-from yoked.doctor.repairs.startfiles import take_out_variable
-from yoked.records.examination import Examination, Fix, HostSeen, Severity
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
 
 # Source: NEEDED_BYTES of yoked.agent.jobs.
 _JOB_BYTES = 64 << 20
 _FEW_INODES = 2000
+# sun_path of unix(7), less what multiprocessing adds: /pymp-abcdefgh/listener-abcdefgh.
+_LONGEST_TMP = 107 - 32
 # Docker gives a container 64 MiB.
 _SHM_BYTES = 128 << 20
+_NEVER_WRITTEN = ("squashfs", "iso9660", "erofs", "cramfs", "romfs", "fuse.squashfuse")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs")
-_WRITTEN = ("state", "cache", "tmp")
 _SET_BY = {"state": "YOKED_STATE", "cache": "YOKED_CACHE", "tmp": "TMPDIR"}
-# Python and compilers find another folder for temporary files.
-_MUST = ("state", "cache")
-
-_Folder = Mapping[str, Any]
-
-
-def _folders(host: HostSeen, *names: str) -> dict[str, _Folder]:
-    """What a host says of some folders, as far as it says anything."""
-    told = mapping(part(host, "folders"))
-    return {name: told[name] for name in names if isinstance(told.get(name), Mapping)}
-
-
-def _hosts_with(
-    seen: Examination, names: Iterable[str], flaw: Callable[[_Folder], object]
-) -> Iterator[tuple[HostSeen, dict[str, _Folder]]]:
-    """Hosts that have folders with a flaw, and these folders. names: of those that count."""
-    for host in seen.up:
-        if found := {name: each for name, each in _folders(host, *names).items() if flaw(each)}:
-            yield host, found
-
-
-def _failed(folder: _Folder, *symbols: str) -> bool:
-    """Whether writing a file there ended with one of some symbols."""
-    return str(folder.get("error") or "").partition(":")[0] in symbols
-
-
-def _shown(folders: Mapping[str, _Folder]) -> str:
-    return listed(dict.fromkeys(str(each.get("path")) for each in folders.values()))
-
-
-def _severity(folders: Mapping[str, _Folder]) -> Severity:
-    return "error" if any(name in _MUST for name in folders) else "warning"
 
 
 def _needed_bytes(seen: Examination, host: HostSeen) -> int:
@@ -88,10 +69,10 @@ def _needed_bytes(seen: Examination, host: HostSeen) -> int:
 def disk_full(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         needed = _needed_bytes(seen, host)
-        folders = _folders(host, *_WRITTEN) or {
+        folders = folders_of(host, *WRITTEN) or {
             name: {"path": host.facts.get(name), "free_bytes": free}
             for name, free in mapping(host.facts.get("free_bytes")).items()
-            if name in _MUST
+            if name in MUST
         }
         full = {
             name: each
@@ -106,24 +87,20 @@ def disk_full(seen: Examination) -> Iterator[Match]:
                     host.name,
                     "make room: `du -xh -d1 {place} | sort -h`; `yoked clean` "
                     "removes runs that are over",
-                    place=_place(full),
+                    place=place_of(full),
                 ),
-                severity=_severity(full),
+                severity=severity_of(full),
                 least=least,
-                paths=_shown(full),
+                paths=shown(full),
                 wanted=needed if "state" in full else _JOB_BYTES,
             )
 
 
-def _is_full(folder: _Folder, needed_bytes: int) -> bool:
+def _is_full(folder: Folder, needed_bytes: int) -> bool:
     if folder.get("read_only") or folder.get("free_inodes") == 0:
         return False
     free = folder.get("free_bytes")
-    return _failed(folder, "ENOSPC", "EDQUOT") or (free is not None and free < needed_bytes)
-
-
-def _place(folders: Mapping[str, _Folder]) -> str:
-    return str(next(iter(folders.values())).get("path"))
+    return failed(folder, "ENOSPC", "EDQUOT") or (free is not None and free < needed_bytes)
 
 
 @check(
@@ -139,21 +116,21 @@ def _place(folders: Mapping[str, _Folder]) -> str:
     explains=("disk-full", "folder-denied", "world-failed"),
 )
 def no_inodes(seen: Examination) -> Iterator[Match]:
-    def is_empty(folder: _Folder) -> bool:
+    def is_empty(folder: Folder) -> bool:
         left = folder.get("free_inodes")
         return left is not None and left < _FEW_INODES
 
-    for host, empty in _hosts_with(seen, _WRITTEN, is_empty):
+    for host, empty in hosts_with(seen, WRITTEN, is_empty):
         yield Match(
             host.name,
             by_hand(
                 host.name,
                 "find the folder with the most files, and remove what is not "
                 "needed: `du --inodes -x -d2 {place} | sort -n`",
-                place=_place(empty),
+                place=place_of(empty),
             ),
-            severity=_severity(empty),
-            paths=_shown(empty),
+            severity=severity_of(empty),
+            paths=shown(empty),
             least=min(each["free_inodes"] for each in empty.values()),
         )
 
@@ -168,20 +145,30 @@ def no_inodes(seen: Examination) -> Iterator[Match]:
     "`dmesg` first",
     symptom="`OSError: [Errno 30] Read-only file system`.",
     cause="The kernel mounted it so after errors, or somebody did.",
-    fix="Mounts it for writing again. After errors of a disk, save your files first.",
+    fix="Mounts it for writing again. After errors of a disk, save your files first. An image that "
+    "nobody can write (squashfs, a CD) stays as it is: yoked's folders go elsewhere.",
     explains=("world-failed", "folder-denied", "disk-full"),
 )
 def read_only(seen: Examination) -> Iterator[Match]:
-    def is_locked(folder: _Folder) -> bool:
-        return folder.get("read_only") or _failed(folder, "EROFS")
+    def is_locked(folder: Folder) -> bool:
+        return folder.get("read_only") or failed(folder, "EROFS")
 
-    for host, locked in _hosts_with(seen, _WRITTEN, is_locked):
-        paths = dict.fromkeys(str(each["path"]) for each in locked.values())
+    for host, locked in hosts_with(seen, WRITTEN, is_locked):
+        kinds = {str(each["path"]): each.get("filesystem") for each in locked.values()}
         yield Match(
             host.name,
-            *(remount_writable(host.name, path) for path in paths),
-            severity=_severity(locked),
-            paths=_shown(locked),
+            *(
+                by_hand(
+                    host.name,
+                    "export YOKED_STATE and YOKED_CACHE with folders of another disk, in a start "
+                    "file of the shell",
+                )
+                if kinds[path] in _NEVER_WRITTEN
+                else remount_writable(host.name, path)
+                for path in kinds
+            ),
+            severity=severity_of(locked),
+            paths=shown(locked),
         )
 
 
@@ -190,39 +177,89 @@ def read_only(seen: Examination) -> Iterator[Match]:
     question="Do the folders of a run belong to its user?",
     reads=("health.folders",),
     severity="error",
-    saw="nothing can be written to {paths} on {host}: {said}{owned}",
+    saw={
+        **dict.fromkeys(
+            ("", "immutable"), "nothing can be written to {paths} on {host}: {said}{more}"
+        ),
+        "blocked": "{paths} cannot be made on {host}: {said}{more}",
+    },
     why="a run keeps its job, its logs and its caches there",
-    symptom="`PermissionError: [Errno 13] Permission denied: '/home/ada/.cache/...'`.",
-    cause="A program that was once started with sudo made ~/.cache or ~/.local its own.",
-    fix="Gives the folder to the user, where it lies in the home. By hand elsewhere: "
-    "others may have files there.",
+    symptom="`PermissionError: [Errno 13] Permission denied: '/home/ada/.cache/...'`; or "
+    "`[Errno 2] No such file or directory`, `[Errno 17] File exists`.",
+    cause="A program that was once started with sudo made ~/.cache or ~/.local its own; or one of "
+    "them is a link to a disk that is not mounted, a file, or immutable (chattr +i).",
+    fix="Gives the folder to the user, where it lies in the home, and takes chattr's mark away. By "
+    "hand elsewhere: others may have files there, and only you know which disk is missing.",
     on_cluster="Kubernetes: a volume without fsGroup.",
     explains=("world-failed",),
 )
 def folder_denied(seen: Examination) -> Iterator[Match]:
-    def is_closed(folder: _Folder) -> bool:
-        full_or_locked = folder.get("read_only") or _failed(folder, "EROFS", "ENOSPC", "EDQUOT")
+    def is_closed(folder: Folder) -> bool:
+        full_or_locked = folder.get("read_only") or failed(folder, "EROFS", "ENOSPC", "EDQUOT")
         return folder.get("writable") is False and not full_or_locked
 
-    for host, closed in _hosts_with(seen, _WRITTEN, is_closed):
-        said = str(next(iter(closed.values())).get("error"))
-        uid = host.facts.get("uid")
-        owners = {int(each.get("owner_uid", uid)) for each in closed.values()} - {uid}
-        owned = f"; it belongs to user number {listed(map(str, sorted(owners)))}" if owners else ""
-        yield Match(
+    for host, closed in hosts_with(seen, WRITTEN, is_closed):
+        by_cause: dict[str, dict[str, Folder]] = {}
+        for name, each in closed.items():
+            by_cause.setdefault(_why_closed(each), {})[name] = each
+        for how, folders in by_cause.items():
+            uid = host.facts.get("uid")
+            more, fixes = _opened(host, how, folders, uid)
+            yield Match(
+                host.name,
+                *fixes,
+                severity=severity_of(folders),
+                how=how,
+                paths=shown(folders),
+                said=str(next(iter(folders.values())).get("error")),
+                more=more,
+            )
+
+
+def _why_closed(folder: Folder) -> str:
+    if folder.get("blocked"):
+        return "blocked"
+    return "immutable" if folder.get("immutable") else ""
+
+
+def _opened(
+    host: HostSeen, how: str, folders: Mapping[str, Folder], uid: object
+) -> tuple[str, tuple[Fix, ...]]:
+    """(more of what is wrong with folders, the lines that open them)."""
+    if how == "immutable":
+        places = dict.fromkeys(str(each.get("place")) for each in folders.values())
+        fixes = tuple(make_mutable(host.name, place) for place in places)
+        return f"; {listed(places)} is immutable (lsattr shows an i)", fixes
+    if how == "blocked":
+        ways = {str(each["blocked"]): each.get("link_to") for each in folders.values()}
+        told = [
+            f"{way} is a link to {to}, which is not there" if to else f"{way} is no folder"
+            for way, to in ways.items()
+        ]
+        return f"; {listed(told)}", tuple(_cleared(host, way, to) for way, to in ways.items())
+    owners = {each.get("owner_uid") for each in folders.values()}
+    foreign = sorted(each for each in owners if isinstance(each, int) and each != uid)
+    owned = f"; it belongs to user number {listed(map(str, foreign))}" if foreign else ""
+    return owned, tuple(
+        _hand_over(host, name, str(each["path"]), uid) for name, each in folders.items()
+    )
+
+
+def _cleared(host: HostSeen, way: str, link_to: object) -> Fix:
+    if link_to:
+        return by_hand(
             host.name,
-            *(_hand_over(host, name, str(each["path"]), uid) for name, each in closed.items()),
-            severity=_severity(closed),
-            paths=_shown(closed),
-            said=said,
-            owned=owned,
+            "mount the disk that {to} lies on, or, where there is none any more: mkdir -p {to}",
+            to=link_to,
         )
+    return by_hand(host.name, "give the file another name: mv {way} {aside}", way=way,
+                   aside=f"{way}.old")  # fmt: skip
 
 
 def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
     if path in ("/tmp", "/var/tmp"):  # noqa: S108 - as it is on the host
         return share_folder(host.name, path)
-    if not _is_below(path, str(part(host, "folders", "home", "path") or "/")):
+    if not is_below(path, str(part(host, "folders", "home", "path") or "/")):
         # It may be everybody's: what lies there is not handed over.
         return by_hand(
             host.name,
@@ -231,12 +268,6 @@ def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
             path=path,
         )
     return give_folder(host.name, path, uid)
-
-
-def _is_below(path: str, home: str) -> bool:
-    """Whether a folder is a user's own; a home that is all there is has nothing of its own."""
-    own, place = PurePosixPath(home), PurePosixPath(path)
-    return len(own.parts) > 1 and own in place.parents and ".." not in place.parts
 
 
 @check(
@@ -249,17 +280,17 @@ def _is_below(path: str, home: str) -> bool:
     symptom="A process that cannot be killed, state D; `ls` hangs.",
     cause="A network folder whose server is gone.",
     fix="By hand.",
-    explains=("world-failed",),
+    explains=("world-failed", "agent-failed"),
 )
 def folder_hangs(seen: Examination) -> Iterator[Match]:
-    def is_hung(folder: _Folder) -> bool:
+    def is_hung(folder: Folder) -> bool:
         return bool(folder.get("error")) and "writable" not in folder
 
-    for host, hung in _hosts_with(seen, ("home", *_WRITTEN), is_hung):
+    for host, hung in hosts_with(seen, ("home", *WRITTEN), is_hung):
         yield Match(
             host.name,
             by_hand(host.name, "see `mount`: bring the file server up, or unmount the folder"),
-            paths=_shown(hung),
+            paths=shown(hung),
             error=next(iter(hung.values()))["error"],
         )
 
@@ -272,8 +303,13 @@ def folder_hangs(seen: Examination) -> Iterator[Match]:
     saw={
         "": "there is no folder {path} on {host}, where temporary files go",
         "set": "there is no folder {path} on {host}, where temporary files go (TMPDIR)",
+        "long": "{path}, where temporary files go on {host} (TMPDIR), is too long a name for a "
+        "socket in it",
     },
-    why="compilers and programs that do not look elsewhere fail",
+    why={
+        **dict.fromkeys(("", "set"), "compilers and programs that do not look elsewhere fail"),
+        "long": "workers of a DataLoader cannot pass tensors: `AF_UNIX path too long`",
+    },
     symptom="`FileNotFoundError: No usable temporary directory found`, or a compiler that "
     "cannot create its files.",
     cause="TMPDIR names a folder that is not there: one of a job that is over.",
@@ -283,15 +319,19 @@ def folder_hangs(seen: Examination) -> Iterator[Match]:
 )
 def tmp_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        folder = _folders(host, "tmp").get("tmp", {})
+        folder = folders_of(host, "tmp").get("tmp", {})
+        path = str(folder.get("path"))
+        set_by = part(host, "environment", "TMPDIR")
+        if set_by and len(path.encode()) > _LONGEST_TMP and folder.get("exists") is not False:
+            yield Match(host.name, *take_out(host, ["TMPDIR"]), how="long", path=path)
         if folder.get("exists") is False:
-            path = str(folder.get("path"))
-            set_by = part(host, "environment", "TMPDIR")
             yield Match(
                 host.name,
-                take_out_variable(host.name, "TMPDIR")
-                if set_by
-                else make_shared_folder(host.name, path),
+                *(
+                    (*take_out(host, ["TMPDIR"]),)
+                    if set_by
+                    else (make_shared_folder(host.name, path),)
+                ),
                 how="set" if set_by else "",
                 path=path,
             )
@@ -318,16 +358,16 @@ def tmp_missing(seen: Examination) -> Iterator[Match]:
     explains=("world-failed", "torch-import", "gloo-missing", "numpy-missing"),
 )
 def noexec(seen: Examination) -> Iterator[Match]:
-    for host, closed in _hosts_with(seen, ("home", *_WRITTEN), lambda each: each.get("noexec")):
+    for host, closed in hosts_with(seen, ("home", *WRITTEN), lambda each: each.get("noexec")):
         told = mapping(host.torch)
         home, place = at(closed, "home", "path"), str(told.get("torch_path") or "")
-        shut = told.get("imported") is not True and home and _is_below(place, str(home))
+        shut = told.get("imported") is not True and home and is_below(place, str(home))
         yield Match(
             host.name,
-            remount_executable(host.name, _place(closed)),
+            remount_executable(host.name, place_of(closed)),
             severity="error" if shut else "warning",
             how="torch" if shut else "compiled",
-            paths=_shown(closed),
+            paths=shown(closed),
         )
 
 
@@ -350,7 +390,7 @@ def noexec(seen: Examination) -> Iterator[Match]:
 )
 def shared_memory(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        folder = _folders(host, "shm").get("shm")
+        folder = folders_of(host, "shm").get("shm")
         free = at(folder, "free_bytes")
         if folder is None or (free is None and folder.get("writable") is None):
             continue
@@ -378,7 +418,7 @@ def shared_memory(seen: Examination) -> Iterator[Match]:
     fix="By hand: folders of a local disk for state and cache.",
 )
 def remote_folder(seen: Examination) -> Iterator[Match]:
-    for host, far in _hosts_with(seen, _MUST, lambda each: each.get("filesystem") in _REMOTE):
+    for host, far in hosts_with(seen, MUST, lambda each: each.get("filesystem") in _REMOTE):
         yield Match(
             host.name,
             by_hand(
@@ -387,7 +427,7 @@ def remote_folder(seen: Examination) -> Iterator[Match]:
                 "shell's start file",
             ),
             kind=next(iter(far.values()))["filesystem"],
-            paths=_shown(far),
+            paths=shown(far),
         )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.environment import take_out
 from yoked.doctor.checks.query import asked_device, gpus_that_train, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import edit_entry, fleet_file
 from yoked.doctor.repairs.packages import get_torch
-from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.doctor.repairs.system import install_headers, join_gpu_groups
 from yoked.fleet.devices import misfit, newest_cuda, torch_index, usable_gpus
 from yoked.records.examination import Examination, Fix, HostSeen
@@ -239,7 +239,7 @@ def gpu_hidden(seen: Examination) -> Iterator[Match]:
             continue
         yield Match(
             host.name,
-            take_out_variable(host.name, "CUDA_VISIBLE_DEVICES"),
+            *take_out(host, ["CUDA_VISIBLE_DEVICES"]),
             severity="error" if _device(host) == "cuda" else "warning",
             setting=value,
             gpus=len(_gpus(host)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ _LONG_S = 7 * 86_400
 # A rank listens and dials; torchrun, the stores and ssh want theirs.
 _PORTS, _PORTS_OF_RANK, _FEW_PORTS = 16, 4, 1000
 _USUAL_PORTS = "32768 60999"
+# The kernel's own on machines with few CPUs.
+_USUAL_PIDS = 32_768
+_RANGES = re.compile(r"\b(\d{1,5})(?:-(\d{1,5}))?\b")
 _TERMS = "`ulimit` in a start file of the shell, limits.conf, or the ssh server's own unit"
 _LIFTED = (
     "Makes the `ulimit` line of the start file a comment. Where the limit is set elsewhere "
@@ -59,7 +63,7 @@ def _short_of(seen: Examination, errors: frozenset[str]) -> set[str]:
     cause=f"A low limit: {_TERMS}.",
     fix=_LIFTED,
     on_cluster="Slurm hands the limits of the login node down (`PropagateResourceLimits`).",
-    explains=("world-failed", "torch-import", "dial-failed", "torch-missing"),
+    explains=("world-failed", "torch-import", "dial-failed", "torch-missing", "agent-failed"),
 )
 def open_files(seen: Examination) -> Iterator[Match]:
     starved = _short_of(seen, NO_DESCRIPTORS)
@@ -78,28 +82,35 @@ def open_files(seen: Examination) -> Iterator[Match]:
     saw={
         "user": "the user of {host} may have {room:,} processes and threads; "
         "{ranks:plural rank} would take about {needed}",
+        "numbers": "{host} has {room:,} numbers left for processes and threads (kernel.pid_max); "
+        "{ranks:plural rank} would take about {needed}",
         "group": "the control group on {host} has room for {room:,} more processes; "
         "{ranks:plural rank} would take about {needed}",
     },
     why="torch ends with `Resource temporarily unavailable` or `can't start new thread`",
     symptom="`RuntimeError: can't start new thread`, `fork: retry: Resource temporarily "
     "unavailable`, `OpenBLAS blas_thread_init: pthread_create failed`.",
-    cause=f"A low limit: {_TERMS}; or a container's pids limit.",
+    cause=f"A low limit: {_TERMS}; a container's pids limit; or a low kernel.pid_max.",
     fix=_LIFTED,
     on_cluster="Kubernetes: `podPidsLimit` of the kubelet.",
-    explains=("world-failed", "torch-import", "torch-missing"),
+    explains=("world-failed", "torch-import", "torch-missing", "agent-failed"),
 )
 def process_limit(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         needed = _PROCESSES * ranks_of(seen, host)
         soft, group = _soft(host, "nproc"), part(host, "limits", "pids") or {}
         left = group["max"] - group.get("current", 0) if group.get("max") else None
+        most, tasks = part(host, "limits", "pid_max"), part(host, "limits", "tasks")
+        free = most - tasks if most and tasks is not None else None
         # Root's processes are not counted.
         if soft is not None and soft < needed and host.facts.get("uid") != 0:
             how, room, fix = "user", soft, take_out_limit(host.name, "u")
         elif left is not None and left < needed:
             how, room = "group", left
             fix = by_hand(host.name, "start the container with a higher --pids-limit")
+        elif free is not None and free < needed:
+            how, room = "numbers", max(0, free)
+            fix = sysctl(host.name, "kernel.pid_max", _USUAL_PIDS, was=most)
         else:
             continue
         yield Match(host.name, fix, how=how, room=room, ranks=ranks_of(seen, host), needed=needed)
@@ -117,7 +128,7 @@ def process_limit(seen: Examination) -> Iterator[Match]:
     cause=f"A low limit of addresses: {_TERMS}.",
     fix=_LIFTED,
     on_cluster="Grid Engine's h_vmem does the same.",
-    explains=("world-failed", "torch-import", "torch-missing", "memory"),
+    explains=("world-failed", "torch-import", "torch-missing", "memory", "agent-failed"),
 )
 def address_space(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -202,15 +213,16 @@ def umask(seen: Examination) -> Iterator[Match]:
     question="Are there enough ports for the kernel to pick from?",
     reads=("health.ports", "dials"),
     severity="error",
-    saw="the kernel of {host} picks ports from {low} to {high}, of which {taken} are taken; "
-    "{ranks:plural rank} would take about {needed}",
+    saw="the kernel of {host} picks ports from {low} to {high}, of which {taken} are taken"
+    "{reserved}; {ranks:plural rank} would take about {needed}",
     why="a rank finds no port: `Address already in use` or `Cannot assign requested address`",
     symptom="`OSError: [Errno 98] Address already in use` or `[Errno 99] Cannot assign "
     "requested address`, although no port was named.",
-    cause="net.ipv4.ip_local_port_range is next to empty, or a program holds most of it.",
-    fix="Gives the kernel its usual range, until the next start. There is no setting of "
-    "Gloo's for it: GLOO_PORT_RANGE does nothing.",
-    explains=("dial-failed", "world-failed", "firewall-range", "connection-rate"),
+    cause="net.ipv4.ip_local_port_range is next to empty, net.ipv4.ip_local_reserved_ports takes "
+    "most of it out, or a program holds it.",
+    fix="Gives the kernel its usual range, or reserves no ports, until the next start. There is no "
+    "setting of Gloo's for it: GLOO_PORT_RANGE does nothing.",
+    explains=("dial-failed", "world-failed", "firewall-range", "connection-rate", "no-route"),
 )
 def port_range(seen: Examination) -> Iterator[Match]:
     used_up = _short_of(seen, USED_UP)
@@ -220,22 +232,35 @@ def port_range(seen: Examination) -> Iterator[Match]:
             continue
         low, high = bounds or (0, 0)
         taken = part(host, "ports", "taken") or 0
-        left, needed = high - low + 1 - taken, _PORTS + _PORTS_OF_RANK * _world(seen)
+        reserved = str(part(host, "ports", "reserved") or "")
+        out = _reserved(reserved, low, high)
+        left, needed = high - low + 1 - taken - out, _PORTS + _PORTS_OF_RANK * _world(seen)
         if left >= _FEW_PORTS and host.name not in used_up:
             continue
         before, grave = f"{low} {high}", left < needed or host.name in used_up
         yield Match(
             host.name,
-            by_hand(host.name, "end the program that holds so many connections: `ss -s`")
+            sysctl(host.name, "net.ipv4.ip_local_reserved_ports", "", was=reserved)
+            if out and left + out >= _FEW_PORTS
+            else by_hand(host.name, "end the program that holds so many connections: `ss -s`")
             if before == _USUAL_PORTS
             else sysctl(host.name, "net.ipv4.ip_local_port_range", _USUAL_PORTS, was=before),
             severity="error" if grave else "warning",
             low=low,
             high=high,
             taken=taken,
+            reserved=f", and {out:,} are reserved ({reserved})" if out else "",
             ranks=_world(seen),
             needed=needed,
         )
+
+
+def _reserved(ports: str, low: int, high: int) -> int:
+    """How many ports of a range are reserved. ports: `8080,9000-9100`, as the kernel has it."""
+    count = 0
+    for first, last in _RANGES.findall(ports):
+        count += max(0, min(int(last or first), high) - max(int(first), low) + 1)
+    return count
 
 
 @check(

@@ -7,17 +7,21 @@ from collections.abc import Iterator
 
 from yoked.costmodel.memory import USABLE_GPU_FRACTION
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.query import gpus_that_train, part, ranks_of
+from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import drop_host, set_ranks
 from yoked.doctor.repairs.system import set_clock, sysctl
 from yoked.records.examination import Examination, HostSeen
+from yoked.text import one_line
+from yoked.units import plural
 
 # What `import torch` and an empty rank hold.
 _RANK_BYTES = 400 << 20
 # What torch's libraries and threads commit before they use it.
 _COMMIT_BYTES = 3 << 30
 _CLOCK_S = 1.0
+# More than what one types by hand, to do something beside.
+_LOW_NICE = 11
 # From 2 on nobody but root may look into a process, not even its parent.
 _PTRACE = 2
 
@@ -75,9 +79,11 @@ def no_proc(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         if host.facts.get("has_proc") is not False:
             continue
-        others = len(seen.hosts) > 1
-        alone = "on {host}: yoked train --fleet ."
-        fix = drop_host(seen, host.name) if others else by_hand(host.name, alone)
+        fix = (
+            drop_host(seen, host.name)
+            if len(seen.hosts) > 1
+            else by_hand(host.name, "on {host}: yoked train --fleet .")
+        )
         yield Match(host.name, fix, system=host.facts.get("os") or "another system")
 
 
@@ -238,24 +244,52 @@ def ranks(seen: Examination) -> Iterator[Match]:
     question="May a run use all of the cores?",
     reads=("health.processors",),
     severity="warning",
-    saw="the control group on {host} grants {quota:g} of {online:plural CPU}",
-    why="a rank with more threads than that is stopped within each tenth of a second",
-    symptom="A host is slower than its cores; it stutters in tenths of a second.",
-    cause="A container's --cpus or a unit's CPUQuota.",
-    fix="By hand: a higher quota, or one rank with as many threads as it grants.",
+    saw={
+        "": "the control group on {host} grants {limit}",
+        "priority": "what comes in by ssh to {host} gets {limit}",
+    },
+    why={
+        "": "a rank with more threads than that is stopped within each tenth of a second",
+        "priority": "ranks inherit it, and all ranks wait for the slowest",
+    },
+    symptom="A host is slower than its cores; it stutters in tenths of a second, or as soon as "
+    "anything else runs there.",
+    cause="A container's --cpus or a unit's CPUQuota; `chrt` or `renice` in a start file of the "
+    "shell, or Nice= in the ssh server's unit; `strace -f` that was left on the ssh server.",
+    fix="By hand: a higher quota, or one rank with as many threads as it grants; or the usual "
+    "priority.",
     on_cluster="Kubernetes: `resources.limits.cpu`; leave it out, or make it whole.",
 )
 def cpu_quota(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         quota, online = part(host, "processors", "quota_cores"), part(host, "processors", "online")
-        if quota is None or not online or quota >= online:
-            continue
-        yield Match(
-            host.name,
-            by_hand(host.name, "start the container or unit with a higher --cpus or CPUQuota"),
-            quota=quota,
-            online=online,
-        )
+        if quota is not None and online and quota < online:
+            yield Match(
+                host.name,
+                by_hand(host.name, "start the container or unit with a higher --cpus or CPUQuota"),
+                limit=f"{quota:g} of {plural(online, 'CPU')}",
+            )
+        if tracer := mapping(part(host, "processors", "tracer")):
+            name = one_line(str(tracer.get("command") or "a program"))
+            yield Match(
+                host.name,
+                by_hand(host.name, "end it: sudo kill {pid}", pid=tracer["pid"]),
+                how="priority",
+                limit=f"a look of {name} (process {tracer['pid']}) at each of its system calls",
+            )
+        nice = part(host, "processors", "nice") or 0
+        is_idle = part(host, "processors", "policy") == "idle"
+        if is_idle or nice >= _LOW_NICE:
+            yield Match(
+                host.name,
+                by_hand(
+                    host.name,
+                    "take `chrt`, `nice` or `renice` out of the shell's start files, or out of the "
+                    "ssh server's unit (Nice=, CPUSchedulingPolicy=)",
+                ),
+                how="priority",
+                limit="only what is idle (SCHED_IDLE)" if is_idle else f"the low priority {nice:g}",
+            )
 
 
 @check(
@@ -288,20 +322,38 @@ def slow_cores(seen: Examination) -> Iterator[Match]:
     question="Do all clocks show the same time?",
     reads=("clock",),
     severity="warning",
-    saw="the clock of {host} is {abs:duration} {which}; {keeper}",
+    saw={
+        "": "the clock of {host} is {abs:duration} {which}; {keeper}",
+        "here": "the clock of this machine is {abs:duration} {which}; {keeper}",
+    },
     why="torchrun's rendezvous drops hosts that differ by more than 15 s, certificates may "
     "count as expired, and logs of hosts do not line up",
     symptom="Healthy hosts drop out of an elastic rendezvous; certificates are `not yet "
     "valid`; logs seem to answer before they were asked.",
-    cause="Nobody sets the clock, or the battery of its board is empty.",
+    cause="Nobody sets the clock, or the battery of its board is empty. Where all hosts agree with "
+    "each other, it is the clock of the machine where the command was typed.",
     fix="Has the host ask a time server.",
     on_cluster="Slurm refuses: `Munge decode failed: Rewound credential`.",
 )
 def clock(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        offset, error = host.clock_offset_s, host.clock_error_s or 0.0
-        if offset is None or abs(offset) - error < _CLOCK_S:
-            continue
+    odd = [
+        host
+        for host in seen.up
+        if host.clock_offset_s is not None
+        and abs(host.clock_offset_s) - (host.clock_error_s or 0.0) >= _CLOCK_S
+    ]
+    offsets = [host.clock_offset_s or 0.0 for host in odd]
+    if len(odd) > 1 and len(odd) == len(seen.up) and max(offsets) - min(offsets) < 2 * _CLOCK_S:
+        yield Match(
+            (),
+            by_hand("", "sudo timedatectl set-ntp true; or, where it runs with faketime, without"),
+            how="here",
+            abs=abs(offsets[0]),
+            which="behind" if offsets[0] > 0 else "ahead",
+            keeper="all hosts agree with each other",
+        )
+        return
+    for host, offset in zip(odd, offsets, strict=True):
         service = part(host, "clock", "service")
         yield Match(
             host.name,

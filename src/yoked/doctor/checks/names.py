@@ -21,12 +21,15 @@ from yoked.doctor.checks.query import (
     part,
     version_of,
 )
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import ask_name_servers_briefly, write_name
 from yoked.records.examination import Examination, Fix, HostSeen
 
 # torchrun asks for names several times before it says a word.
 _SLOW_S = 1.0
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
+# Source: hosts(5), RFC 6761.
+_OF_ALL = re.compile(r"(ip6-)?(localhost|loopback)(\d|\.|$)", re.IGNORECASE)
 
 
 def _own(host: HostSeen) -> tuple[str, list[str]]:
@@ -49,15 +52,39 @@ def _bears(host: HostSeen, name: str) -> bool:
     return name in (host.name, _own(host)[0])
 
 
-def _written(host: HostSeen, name: str, address: str | None) -> tuple[Fix, ...]:
-    """The line that has a name be an address; none where either is not what it should be."""
+def _written(seen: Examination, host: HostSeen, name: str, address: str | None) -> tuple[Fix, ...]:
+    """The line that has a name be an address; none where either is not what it should be.
+
+    A name that every machine has for itself, or two hosts have, is no line's to give away: whoever
+    bears it gets another.
+    """
+    bearers = [each.name for each in seen.up if _own(each)[0] == name]
+    if _OF_ALL.match(name) or len(bearers) > 1:
+        shared = bearers if _OF_ALL.match(name) else bearers[1:]
+        return tuple(
+            by_hand(
+                each, "sudo hostnamectl set-hostname NAME    with a name that no other host has"
+            )
+            for each in shared
+        )
     if address is None or address_of(address) is None or not _NAME.fullmatch(name):
         return ()
+    order = part(host, "names", "order")
+    if order and "files" not in str(order).split():
+        # No line of /etc/hosts counts there.
+        return (
+            by_hand(
+                host.name,
+                "have the line `hosts:` of /etc/nsswitch.conf begin with files, and look again: it "
+                "has {order}, so that /etc/hosts counts for nothing",
+                order=order,
+            ),
+        )
     return (write_name(host.name, name, address),)
 
 
 def _to_own_address(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
-    return _written(host, name, chosen_address(seen, host))
+    return _written(seen, host, name, chosen_address(seen, host))
 
 
 @check(
@@ -173,7 +200,7 @@ def peer_name(seen: Examination) -> Iterator[Match]:
             address, name = chosen_address(seen, other), next(iter(asked))
             yield Match(
                 host.name,
-                *_written(host, name, address),
+                *_written(seen, host, name, address),
                 link=(host.name, other.name),
                 name=name,
                 error=asked[name].get("error"),
@@ -215,7 +242,7 @@ def _points_elsewhere(
     address = chosen_address(seen, other)
     return Match(
         host.name,
-        *_written(host, name, address),
+        *_written(seen, host, name, address),
         link=(host.name, other.name),
         name=name,
         found=found,
@@ -306,7 +333,7 @@ def _known(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
         address = chosen_address(seen, other)
         if address and (name == address or _bears(other, name)):
             # A line of /etc/hosts answers both ways.
-            return _written(host, _own(other)[0] if name == address else name, address)
+            return _written(seen, host, _own(other)[0] if name == address else name, address)
     return ()
 
 

@@ -12,11 +12,13 @@ from yoked.doctor.repairs.system import end_processes
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import Line, joined
 from yoked.text import one_line
-from yoked.units import listed
+from yoked.units import listed, plural
 
 # Less than this of the cores is what a desktop always does.
 _NOTABLE = 0.15
 _SHOWN = 3
+# Of programs that use little each; a desktop's together use less.
+_ALL_SMALL_CORES = 0.7
 
 
 def _command(process: Mapping[str, Any]) -> str:
@@ -148,17 +150,24 @@ def busy_cpu(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         busy: list[Mapping[str, Any]] = part(host, "processes", "busy") or []
         have = host.facts.get("usable_cores") or part(host, "processors", "online") or 1
-        cores = notable_cores(busy, have)
-        if not cores:
+        # Fifty of a tenth of a core take as much as five.
+        few = {"cores": part(host, "processes", "small_cores")}
+        small = part(host, "processes", "small") or 0
+        cores = notable_cores([*busy, few], have)
+        if not cores or (not busy and cores < _ALL_SMALL_CORES):
             continue
         shown = [
             f"{_command(each)} ({each.get('user')}, process {each.get('pid')}, "
             f"{each.get('cores'):.1f} cores)"
             for each in busy[:_SHOWN]
         ]
+        if few["cores"] and small:
+            shown.append(f"{plural(small, 'smaller program')} ({few['cores']:.1f} cores)")
         yield Match(
             host.name,
-            by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy)),
+            by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy))
+            if busy
+            else by_hand(host.name, "see which they are: `ps aux --sort=-pcpu | head -40`"),
             cores=cores,
             have=int(have),
             programs=shown,

@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.imports import torch_import
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.files import move_package_aside, remount_executable
+from yoked.doctor.repairs.files import move_package_aside
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.packages import (
     get_package,
     get_torch,
     install_torch,
     make_environment,
+    mend_environment,
     public,
 )
 from yoked.doctor.repairs.system import install_compiler
@@ -24,13 +26,6 @@ from yoked.records.examination import Examination, HostSeen
 _GET_BASE = (
     "first a Python from 3.11 on that makes environments: on Debian and Ubuntu `sudo apt install "
     "python3-venv` where its python3 is new enough, else `uv python install 3.12`"
-)
-# Source: yoked.doctor.rank_probes. No installation does this.
-_KILLED = "ended with signal 9"
-_UNMAPPED = "failed to map segment"
-_MAKE_ROOM = (
-    "give it more memory: end what holds it (`ps aux --sort=-rss | head`), or raise the limit of "
-    "its container or virtual machine; `dmesg | tail` says whether that was it"
 )
 # Of yoked itself, which every rank imports.
 _OLDEST = (3, 11)
@@ -87,12 +82,15 @@ def python_missing(seen: Examination) -> Iterator[Match]:
     saw={
         "": "there is no torch on {host}: {what}",
         "baseless": "there is no torch on {host}, and nothing to install it with: {what}",
+        "stranded": "{what} on {host}: the environment there has lost its pyvenv.cfg",
     },
     why="ranks cannot start there",
     symptom="`ModuleNotFoundError: No module named 'torch'`.",
-    cause="It was never installed there, or for another Python.",
+    cause="It was never installed there, or for another Python; or an environment has lost its "
+    "pyvenv.cfg, by which its python finds it.",
     fix="Makes an environment on the host with the versions that are here; where "
-    "yoked.toml names an interpreter of your own, installs it there.",
+    "yoked.toml names an interpreter of your own, installs it there. Writes a pyvenv.cfg that is "
+    "gone anew.",
     explains=("world-failed", "numpy-missing", "gloo-missing", "compiler"),
     quick=True,
 )
@@ -103,7 +101,12 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
         bare = told.get("python") and told.get("python_version") and told.get("torch") is None
         if not none and (not bare or told.get("torch_path")):
             continue
-        python = told.get("python")
+        python, stranded = told.get("python"), told.get("stranded")
+        if stranded:
+            what = f"{python} takes no notice of the torch in {stranded}"
+            yield Match(host.name, mend_environment(host.name, str(python)), how="stranded",
+                        what=what)  # fmt: skip
+            continue
         what = f"{python} has none" if python else "no Python there has it"
         fixes = get_torch(seen, host, reference(seen))
         if base := told.get("no_base"):
@@ -112,60 +115,29 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
 
 
 @check(
-    "torch-import",
-    question="Can torch be imported on every host?",
-    reads=("torch",),
-    severity="error",
-    saw="`import torch` fails on {host} with {python}: {error}",
-    why={
-        "": "every rank there would end so",
-        "killed": "every rank there would end so; most often the kernel does it, to whoever asks "
-        "for more memory than there is",
-        "unmapped": "every rank there would end so; most often the file system is mounted noexec",
-    },
-    symptom="`OSError: libc10.so: cannot open shared object file`, `undefined symbol`, "
-    "`Illegal instruction`.",
-    cause="An installation that was cut short, two builds over each other, libraries of "
-    "LD_LIBRARY_PATH, or a build for another processor. Signal 9: too little memory. `failed to "
-    "map segment`: its file system is mounted noexec.",
-    fix="Installs the same version anew; lets libraries be loaded from where it lies; for signal 9 "
-    "by hand.",
-    on_cluster="In containers: an image built for a newer driver or processor than the node's.",
-    explains=("world-failed", "gloo-missing", "numpy-missing"),
-)
-def torch_import(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        told = mapping(host.torch)
-        if told.get("imported") is not False or not told.get("torch_path"):
-            continue
-        how, fixes = "", get_torch(seen, host, told.get("torch"), "--anew")
-        if _error(host).endswith(_KILLED):
-            how, fixes = "killed", (by_hand(host.name, _MAKE_ROOM),)
-        elif _UNMAPPED in _error(host):
-            how, fixes = "unmapped", (remount_executable(host.name, str(told["torch_path"])),)
-        yield Match(
-            host.name,
-            *fixes,
-            how=how,
-            python=told.get("python"),
-            error=_error(host),
-        )
-
-
-@check(
     "torch-shadowed",
     question="Is the torch that is imported the one that was installed?",
-    reads=("torch",),
+    reads=("torch", "controller"),
     severity="error",
-    saw="`import torch` on {host} finds {path}, which is not what pip installed",
+    saw={
+        **dict.fromkeys(
+            ("module", "checkout"),
+            "`import torch` on {host} finds {path}, which is not what pip installed",
+        ),
+        "program": "{path} lies in the folder where this was typed, and has the name of a module "
+        "that Python and torch import",
+    },
     why={
         "module": "a file or folder of that name stands before torch, and is none",
         "checkout": "it runs in that folder alone, and changes with it",
+        "program": "a program of that folder gets it instead, on each host to which `yoked run` "
+        "sends it: `import torch` fails in there",
     },
     symptom="`AttributeError: module 'torch' has no attribute 'distributed'` or "
     "`partially initialized module 'torch'`.",
-    cause="A torch.py, or a folder named torch, stands before the installed one on Python's path.",
-    fix="Moves it out of the way, under another name.",
+    cause="A torch.py, or a folder named torch, stands before the installed one on Python's path; "
+    "or a queue.py, random.py and the like lies beside a program.",
+    fix="Moves it out of the way, under another name; what lies beside your program you rename.",
     explains=("world-failed", "torch-import", "torch-missing", "gloo-missing"),
     quick=True,
 )
@@ -182,6 +154,16 @@ def torch_shadowed(seen: Examination) -> Iterator[Match]:
             *((move_package_aside(host.name, str(path)),) if fails else ()),
             severity="error" if fails else "warning",
             how="module" if fails else "checkout",
+            path=path,
+        )
+    # A launch may be of another program than that of the folder where it is typed.
+    is_meant = seen.need.code or (at(seen.controller, "programs") and not seen.quick)
+    for path in at(seen.controller, "shadows") or ():
+        yield Match(
+            (),
+            by_hand("", "rename {path}, and what imports it", path=path),
+            severity="error" if is_meant else "warning",
+            how="program",
             path=path,
         )
 

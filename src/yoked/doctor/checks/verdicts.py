@@ -32,7 +32,7 @@ from yoked.records.examination import Dial, Examination, HostSeen
 FORBIDDEN = {"EACCES": "prohibit", "EINVAL": "blackhole", "EHOSTUNREACH": "unreachable"}
 _UNREACHABLE = frozenset({"EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ENONET"})
 # What a kernel answers to a dial for which a host has no port, or a process no descriptor left.
-USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE"})
+USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE", "EAGAIN"})
 NO_DESCRIPTORS = frozenset({"EMFILE", "ENFILE"})
 _NOTHING_LEFT = USED_UP | NO_DESCRIPTORS
 

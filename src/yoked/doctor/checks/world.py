@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import described
+from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination
 from yoked.units import format_duration, listed
+
+_ACTED_UPON = re.compile("(TORCH|GLOO|NCCL|PYTHON|PYTORCH|OMP|KMP|MKL|LD|CUDA|OPENSSL|SSL)_?")
 
 
 @check(
@@ -16,7 +20,7 @@ from yoked.units import format_duration, listed
     question="Does a real world of ranks come about?",
     reads=("world",),
     severity="error",
-    saw="{reason}{took}; {listed}; {passed} of {len} connections passed before{rest}",
+    saw="{reason}{took}; {listed}; {passed} of {len} connections passed before{rest}{unlike}",
     why="the ranks of a run do the same, and would fail the same way",
     symptom="What the ranks themselves said is in the finding.",
     cause="None of the other checks found it: a cause that nobody has listed. The finding "
@@ -48,7 +52,20 @@ def world_failed(seen: Examination) -> Iterator[Match]:
         passed=passed,
         len=len(dials),
         rest=rest,
+        unlike=_unlike(seen),
     )
+
+
+def _unlike(seen: Examination) -> str:
+    """Variables of torch and Python that some hosts have otherwise than others: one may be why."""
+    told = {host.name: mapping(part(host, "environment")) for host in seen.up}
+    names = sorted({name for own in told.values() for name in own if _ACTED_UPON.match(name)})
+    odd = [
+        f"{name} ({', '.join(host for host, own in told.items() if own.get(name))})"
+        for name in names
+        if len({own.get(name) for own in told.values()}) > 1
+    ]
+    return f"; not alike on all hosts: {listed(odd)}, one of which may be why" if odd else ""
 
 
 CHECKS = (world_failed,)

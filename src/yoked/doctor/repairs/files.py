@@ -73,19 +73,24 @@ def move_package_aside(host: str, path: str) -> Fix:
 
 @repair
 def remount_writable(host: str, path: str) -> Fix:
-    """Mount the file system of a folder for writing again."""
+    """Mount the file system of a folder for writing again; it fails where that changes nothing."""
 
     def remount(how: str) -> Line:
         # The folder may not be there yet; then it is that above it which counts.
         return shell_line(
             'p={path}; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
             'p=$(findmnt -no TARGET --target "$p" | tail -n 1); '
-            'mount -o remount,{how} "$p" || mount -o remount,bind,{how} "$p"',
+            '{{ mount -o remount,{how} "$p" || mount -o remount,bind,{how} "$p"; }}',
             path=path,
             how=how,
         )
 
-    return Fix(host, remount("rw"), root=True, undo=remount("ro"))
+    # A disk, and a bind mount above it, can each be read-only by itself.
+    is_done = shell_line(
+        '! findmnt -no OPTIONS --target "$p" | tail -n 1 | grep -qE {ro}', ro="(^|,)ro(,|$)"
+    )
+    line = joined(" && ", (remount("rw"), is_done))
+    return Fix(host, line, root=True, undo=remount("ro"))
 
 
 @repair
@@ -109,6 +114,12 @@ def give_folder(host: str, path: str, uid: object) -> Fix:
 
 
 @repair
+def make_mutable(host: str, path: str) -> Fix:
+    """Let a folder be changed that was marked so that nobody may, root included."""
+    return as_root(host, "chattr -i {path}", "chattr +i {path}", path=path)
+
+
+@repair
 def share_folder(host: str, path: str) -> Fix:
     """Let everybody write to a folder for temporary files, and remove his own alone."""
     return as_root(host, "chmod 1777 {path}", path=path)
@@ -123,7 +134,7 @@ def make_shared_folder(host: str, path: str) -> Fix:
 @repair
 def grow_shared_memory(host: str) -> Fix:
     """Make /dev/shm larger, until the next start."""
-    return as_root(host, "mount -o remount,size=2g /dev/shm")
+    return as_root(host, "mount -o remount,rw,size=2g /dev/shm")
 
 
 @repair

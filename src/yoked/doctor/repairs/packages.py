@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from yoked.doctor.checks.query import at, mapping
 from yoked.doctor.repairs.base import repair
@@ -24,6 +25,22 @@ def make_environment(seen: Examination, host: HostSeen, *flags: str) -> Iterator
     if host.wanted.get("python"):
         yield edit_entry(seen, host.name, "/^python *=/d")
     yield install_torch(seen, host, *flags)
+
+
+@repair
+def mend_environment(host: str, python: str) -> Fix:
+    """Write the pyvenv.cfg of an environment anew; all that is installed there stays."""
+    folder = str(PurePosixPath(python).parent.parent)
+    return Fix(
+        host,
+        # Its link leads to the Python that it was made with.
+        shell_line(
+            '"$(readlink -f {python})" -m venv --without-pip {folder}',
+            python=python,
+            folder=folder,
+        ),
+        undo=shell_line("rm -f {file}", file=f"{folder}/pyvenv.cfg"),
+    )
 
 
 def get_package(

@@ -243,10 +243,15 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
             if name.startswith("."):
                 continue
             # A dangling link counts as usable, so that reading it reports an error.
-            if file.suffix.lower() in SUFFIXES and (file.is_file() or file.is_symlink()):
+            if file.suffix.lower() not in SUFFIXES:
+                others += 1
+            elif file.is_file() or file.is_symlink():
                 found.append(file)
             else:
-                others += 1
+                # Left out, the corpus would be another one; read, a pipe would hold up the run.
+                raise DataError(
+                    f"{file} is no file: a pipe, a socket or a device", fix=f"ls -l {file}"
+                )
     return sorted(found, key=lambda file: file.relative_to(folder).as_posix()), others
 
 

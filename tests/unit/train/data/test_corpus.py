@@ -298,6 +298,14 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, snapshot: SnapshotAsser
     assert fail_with(tmp_path / "a.docx").what == snapshot
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes by name")
+def test_a_pipe_among_the_documents_is_neither_read_nor_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    os.mkfifo(tmp_path / "b.txt")
+
+    assert f"{tmp_path / 'b.txt'} is no file" in fail_with(tmp_path).what
+
+
 def test_parquet_beside_other_kinds_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", MANY)
     (tmp_path / "README.txt").write_text("about")
