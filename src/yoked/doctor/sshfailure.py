@@ -269,7 +269,7 @@ def _of_silence(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFail
     if stage == "in":
         return _of_late(told, way, tried)
     if stage == "spoken":
-        stuck = "its ssh server said its name, and the exchange of keys got stuck"
+        stuck = "its ssh server said its name, and the login got stuck"
         return _with_signs(_with(replace(told, cause="large"), stuck), signs)
     if signs.large is False:
         return _with_signs(replace(told, cause="large"), signs)

@@ -15,7 +15,8 @@ _HERE = "the fault is here, not on the hosts"
 EVERYWHERE = "everywhere"
 
 _TIMEOUT = {
-    "": f"nothing at its address answers; {_TRAINS}",
+    "": "nothing at its address answers: it is off, asleep or elsewhere, a firewall drops port 22, "
+    f"or its interface answers no ARP; cannot tell which; {_TRAINS}",
     "mute": "it is on, and its port takes connections, but its ssh server says nothing or closes "
     "them: /etc/hosts.deny, a name server that does not answer, all places for logins taken, no "
     "memory left; cannot tell which",

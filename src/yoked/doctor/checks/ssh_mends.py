@@ -328,7 +328,7 @@ def _start_server(it: Unreached) -> tuple[Fix, ...]:
 MENDS: Mapping[SshKind, Mapping[str, Mend]] = {
     "unresolved": {"": _say_its_address},
     "timeout": {
-        "": _wake,
+        "": _wake_or_arp,
         "mute": _ask_sshd,
         "large": _let_large_in,
         "filtered": _open_port,
