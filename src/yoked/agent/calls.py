@@ -54,6 +54,7 @@ MODULES = {
     "job_listeners": "listeners",
     "job_others": "others",
     "listener_owner": "listeners",
+    "half_open": "listeners",
     "health": "health",
     "culprits": "culprits",
     "trial": "trials",

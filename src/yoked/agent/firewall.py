@@ -21,11 +21,18 @@ _TOOLS = ("ufw", "firewall-cmd", "nft", "iptables")
 _UNITS = ("ufw", "firewalld", "nftables", "iptables", "netfilter-persistent")
 _KINDS = {"nftables": "nft", "netfilter-persistent": "iptables"}
 _ADMINISTRATORS = ("sudo", "wheel", "admin")
+# The elements of a set may be very many; nobody reads them.
+_LONGEST_LINE = 2000
 _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 
 def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
-    """kind, active, rules, zone (firewalld's) and tools: those of `_TOOLS` that are there."""
+    """kind, active, rules, zone (firewalld's) and tools: those of `_TOOLS` that are there.
+
+    ruleset: all of the kernel's rules, where `rules` has the words of another tool; policies: of
+    IPsec. Both for root alone, and None otherwise.
+    """
+    ruleset = policies = None
     if sys.platform == "darwin":
         kind, active, rules = _of_macos()
     else:
@@ -35,12 +42,18 @@ def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
         else:
             kind, active = started, True if started else None
             rules = None if root is None else _rules(started, root)
+            # Other tables stand beside those of the tool, and decide as well.
+            if root is not None and started != "nft":
+                ruleset = _ruleset(root)
+        policies = None if root is None else _policies(root)
     return {
         "kind": kind,
         "active": active,
         "rules": rules,
         "zone": _zone() if kind == "firewalld" else None,
         "tools": [name for name in _TOOLS if tool(name)],
+        "ruleset": ruleset,
+        "policies": policies,
     }
 
 
@@ -60,9 +73,11 @@ def tool(name: str) -> str | None:
     return shutil.which(name, path=TOOL_PATH)
 
 
-def hooks_input(rules: str) -> bool:
-    """Whether nft's rules decide about what comes in."""
-    return re.search(r"\bhook (input|prerouting|ingress)\b", rules) is not None
+def decides(rules: str) -> bool:
+    """Whether nft's rules decide about what comes in or goes out."""
+    hooks = "input|prerouting|ingress|output|postrouting|egress"
+    tables = re.sub(r"^table (arp|bridge) .*?^}", "", rules, flags=re.MULTILINE | re.DOTALL)
+    return re.search(rf"\bhook ({hooks})\b", tables) is not None
 
 
 def _started() -> str | None:
@@ -86,7 +101,7 @@ def _of_rules(root: list[str]) -> tuple[str | None, bool | None, list[str] | Non
     nft = tool("nft")
     said = run_quiet([*root, nft, "list", "ruleset"]) if nft else ""
     iptables = tool("iptables-save")
-    if hooks_input(said):
+    if decides(said):
         ours = "iptables" if "managed by iptables-nft" in said else "nft"
         return ours, True, _lines(said)
     old = run_quiet([*root, iptables]) if iptables else ""
@@ -95,6 +110,20 @@ def _of_rules(root: list[str]) -> tuple[str | None, bool | None, list[str] | Non
     if nft is None and iptables is None:
         return None, None, None
     return "none", False, []
+
+
+def _ruleset(root: list[str]) -> list[str] | None:
+    """All rules as nft has them, else as iptables does; None: neither tells."""
+    nft, iptables = tool("nft"), tool("iptables-save")
+    said = run_quiet([*root, nft, "list", "ruleset"]) if nft else ""
+    if not said and iptables:
+        said = run_quiet([*root, iptables])
+    return _lines(said) or None
+
+
+def _policies(root: list[str]) -> list[str] | None:
+    ip = tool("ip")
+    return _lines(run_quiet([*root, ip, "xfrm", "policy"])) if ip else None
 
 
 def _rules(kind: str | None, root: list[str]) -> list[str] | None:
@@ -113,7 +142,7 @@ def _rules(kind: str | None, root: list[str]) -> list[str] | None:
 
 def _lines(said: str) -> list[str]:
     """Lines as they may be told, without control characters: nft indents with tabs."""
-    return said.expandtabs(4).splitlines()
+    return [line[:_LONGEST_LINE] for line in said.expandtabs(4).splitlines()]
 
 
 def _zone() -> str | None:

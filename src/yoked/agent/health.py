@@ -21,6 +21,7 @@ PARTS = {
     "names": "names",
     "routes": "routes",
     "gateway": "routes",
+    "loopback": "loopback",
     "environment": "environ",
     "set_by": "startfiles",
     "preload": "environ",

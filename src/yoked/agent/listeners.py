@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from yoked.core.proc import FOLDER_VARIABLE, LAUNCH_VARIABLE, ProcessId, all_pro
 
 _SETTINGS = Path("/proc/sys/net/ipv4")
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+# States of include/net/tcp_states.h.
+_HALF_OPEN, _LISTENS = "03", "0A"
 # The sockets with which this very agent has listened: they are about to go.
 _own: set[int] = set()
 
@@ -29,6 +31,22 @@ def leave_out(listener: socket.socket) -> None:
 def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
     """`listener_owners` of TCP `port`."""
     return listener_owners(int(call.args["port"]))
+
+
+def answer_half_open(call: Call) -> list[dict[str, Any]] | None:
+    """[{port, address}] of TCP connections that were begun here, and not confirmed: port is ours,
+    address theirs. So their first packet came, and our answer did not, or not theirs to it. None:
+    the system does not tell.
+    """
+    del call
+    if not any(map(os.path.exists, _TABLES)):
+        return None
+    return [
+        {"port": Row(fields[1], listens=False, uid=0, inode=0).port,
+         "address": str(Row(fields[2], listens=False, uid=0, inode=0).address)}
+        for fields in _fields()
+        if fields[3] == _HALF_OPEN
+    ]  # fmt: skip
 
 
 def answer_job_listeners(call: Call) -> dict[str, list[dict[str, Any]]]:
@@ -198,16 +216,18 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """The TCP sockets of this host, of both families."""
-    found = []
+    return [
+        Row(place=fields[1], listens=fields[3] == _LISTENS, uid=int(fields[7]),
+            inode=int(fields[9]))
+        for fields in _fields()
+    ]  # fmt: skip
+
+
+def _fields() -> Iterator[list[str]]:
+    """The columns of the kernel's tables."""
     for table in _TABLES:
         try:
             lines = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
-        found += [
-            Row(
-                place=fields[1], listens=fields[3] == "0A", uid=int(fields[7]), inode=int(fields[9])
-            )
-            for fields in map(str.split, lines)
-        ]
-    return found
+        yield from map(str.split, lines)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-_GET_ROUTE, _GET_NEIGHBOURS = 26, 30
+_GET_ROUTE, _GET_NEIGHBOURS, _GET_QUEUES = 26, 30, 38
 _ERROR, _DONE = 2, 3
 _REQUEST, DUMP = 0x1, 0x300
 ROUTE = 0
@@ -21,7 +21,14 @@ _HEADER = struct.Struct("=IHHII")
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _NEIGHBOUR = struct.Struct("=BBHiHBB")
 _ATTRIBUTE = struct.Struct("=HH")
-_RTA_DESTINATION, _RTA_INTERFACE = 1, 4
+_HOP = struct.Struct("=HBBi")
+# Of linux/pkt_sched.h: struct tcmsg, and what its parent is of a card's own queue.
+_QUEUE = struct.Struct("=BxxxiIII")
+_ROOT, _TCA_KIND = 0xFFFFFFFF, 1
+_RTA_DESTINATION, _RTA_INTERFACE, _RTA_GATEWAY, _RTA_SOURCE, _RTA_HOPS = 1, 4, 5, 7, 9
+_RTA_PROTOCOL, _RTA_TARGET_PORT = 27, 29
+# Have the answer be the route itself, not what it gives for this address.
+_THE_ROUTE = 0x2000
 _NDA_ADDRESS, _NDA_HARDWARE = 1, 2
 _TYPE_MASK = 0x3FFF
 _STATES = {
@@ -47,24 +54,85 @@ class Neighbour(NamedTuple):
     hardware: str | None
 
 
+class Hop(NamedTuple):
+    """One of the next hops of a route that has several, of which each connection takes one."""
+
+    interface: str | None
+    gateway: str | None
+    weight: int
+
+
+class Route(NamedTuple):
+    """A route as it stands in a table. network and prefix: 0.0.0.0/0 is the default; gateway:
+    None: straight to the neighbours; source: the address that it has packets sent from, None: it
+    names none; hops: empty where there is one.
+    """
+
+    network: str
+    prefix: int
+    gateway: str | None
+    source: str | None
+    hops: tuple[Hop, ...]
+
+
 def can_ask() -> bool:
     """Whether this system has netlink."""
     return hasattr(socket, "AF_NETLINK")
 
 
-def interface_to(address: str) -> str | None:
-    """The interface by which the kernel would send to an address.
+def interface_to(address: str, port: int | None = None) -> str | None:
+    """The interface by which the kernel would send to an address. port: of TCP there; None: any.
+    Rules may send some ports another way.
 
     Raises OSError, ENETUNREACH where there is no way.
     """
-    found = ip_address(address)
-    family = socket.AF_INET if found.version == 4 else socket.AF_INET6
-    target = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(found.packed), _RTA_DESTINATION) + found.packed
-    body = _ROUTE.pack(family, found.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + target
-    for content in ask(ROUTE, _GET_ROUTE, 0, body):
+    more = b""
+    if port is not None:
+        more = _attribute(_RTA_PROTOCOL, bytes([socket.IPPROTO_TCP]))
+        more += _attribute(_RTA_TARGET_PORT, port.to_bytes(2, "big"))
+    for content in _ask_way(address, 0, more):
         index = attributes(content[_ROUTE.size :]).get(_RTA_INTERFACE)
         return None if index is None else _name(int.from_bytes(index, sys.byteorder))
     raise OSError("the kernel did not say")
+
+
+def route_to(address: str) -> Route:
+    """The route that the kernel takes for an address. Raises OSError where there is none."""
+    for content in _ask_way(address, _THE_ROUTE):
+        told = attributes(content[_ROUTE.size :])
+        prefix = _ROUTE.unpack_from(content)[1]
+        everywhere = "::" if ":" in address else "0.0.0.0"  # noqa: S104 - names the default route
+        return Route(
+            network=_text(told.get(_RTA_DESTINATION)) or everywhere,
+            prefix=prefix,
+            gateway=_text(told.get(_RTA_GATEWAY)),
+            source=_text(told.get(_RTA_SOURCE)),
+            hops=tuple(_hops(told.get(_RTA_HOPS, b""))),
+        )
+    raise OSError("the kernel did not say")
+
+
+def _ask_way(address: str, flags: int, more: bytes = b"") -> Iterator[bytes]:
+    found = ip_address(address)
+    family = socket.AF_INET if found.version == 4 else socket.AF_INET6
+    head = _ROUTE.pack(family, found.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
+    return ask(ROUTE, _GET_ROUTE, 0, head + _attribute(_RTA_DESTINATION, found.packed) + more)
+
+
+def _attribute(kind: int, content: bytes) -> bytes:
+    size = _ATTRIBUTE.size + len(content)
+    return _ATTRIBUTE.pack(size, kind) + content + bytes(_aligned(size) - size)
+
+
+def _hops(data: bytes) -> Iterator[Hop]:
+    at = 0
+    while at + _HOP.size <= len(data):
+        length, _, more, index = _HOP.unpack_from(data, at)
+        if length < _HOP.size:
+            return
+        told = attributes(data[at + _HOP.size : at + length])
+        yield Hop(_name(index), _text(told.get(_RTA_GATEWAY)), more + 1)
+        at += _aligned(length)
 
 
 def neighbours() -> Iterator[Neighbour]:
@@ -82,6 +150,18 @@ def neighbours() -> Iterator[Neighbour]:
                 _STATES.get(state, "none"),
                 hardware.hex(":") if hardware else None,
             )
+
+
+def queues() -> dict[str, str]:
+    """{interface: kind of the queue of what it sends}, such as fq_codel, or tbf of a shaper."""
+    found = {}
+    for content in ask(ROUTE, _GET_QUEUES, DUMP, _QUEUE.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        _, index, _, parent, _ = _QUEUE.unpack_from(content)
+        kind = attributes(content[_QUEUE.size :]).get(_TCA_KIND, b"").rstrip(b"\0")
+        name = _name(index)
+        if parent == _ROOT and name is not None:
+            found[name] = kind.decode("ascii", "replace")
+    return found
 
 
 def ask(family: int, kind: int, flags: int, body: bytes) -> Iterator[bytes]:

@@ -10,24 +10,38 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from yoked.agent import netlink
 from yoked.agent.ask import number, run_quiet, text
 from yoked.agent.firewall import tool
 from yoked.agent.interfaces import NET, UP, entries, speed_bit_per_s
 
+# Those of loopback and of tunnels are none.
+_MAC = re.compile(r"(?!00(:00)*$)[0-9a-f]{2}(:[0-9a-f]{2})+")
+
 
 def probe_links() -> dict[str, Any] | None:
     """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, rx_errors, tx_errors,
-    addresses}; addresses: how many it has. None where there is no /sys.
+    addresses, mac, queue}; addresses: how many it has; queue: the kind of that of what it sends.
+    None where there is no /sys.
     """
     if not NET.is_dir():
         return None
     addresses = Counter(entry.name for entry in entries())
+    kinds = _queues()
     return {
-        path.name: describe(path, addresses[path.name])
+        path.name: {**describe(path, addresses[path.name]), "queue": kinds.get(path.name)}
         for path in sorted(NET.iterdir())
         # Bonding keeps a file here.
         if (path / "flags").exists()
     }
+
+
+def _queues() -> dict[str, str]:
+    try:
+        return netlink.queues() if netlink.can_ask() else {}
+    except OSError:
+        # A kernel without queues of its own choice.
+        return {}
 
 
 def describe(card: Path, addresses: int) -> dict[str, Any]:
@@ -43,6 +57,7 @@ def describe(card: Path, addresses: int) -> dict[str, Any]:
         "rx_errors": number(card / "statistics/rx_errors"),
         "tx_errors": number(card / "statistics/tx_errors"),
         "addresses": addresses,
+        "mac": mac if _MAC.fullmatch(mac := text(card / "address")) else None,
     }
 
 

@@ -7,15 +7,18 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any
 
 from yoked.agent import netlink
 from yoked.agent.ask import named_values, run_quiet, text
+from yoked.agent.counters import withheld_by_ipsec
 
 _DISCARD_PORT = 9
+# One as Gloo listens at: rules may send high ports another way than the rest.
+_HIGH_PORT = 40_000
 # How long a neighbour may take to say where it is; the kernel asks three times, a second apart.
 _ANSWER_S = 0.3
 _POLL_S = 0.03
@@ -24,8 +27,8 @@ _ROUTE_UP, _ROUTE_GATEWAY = 0x1, 0x2
 
 
 def probe_routes(addresses: Sequence[str] = ()) -> dict[str, Any]:
-    """{address: source, interface, error, neighbour and mac} of each of `addresses`."""
-    known = _neighbours() if addresses else {}
+    """{address: see `_way`} of each of `addresses`. Each is sent one empty datagram."""
+    known = list(netlink.neighbours()) if addresses and netlink.can_ask() else []
     return {address: _way(address, known) for address in addresses}
 
 
@@ -38,7 +41,7 @@ def probe_gateway() -> dict[str, Any] | None:
     if found is None:
         return None
     address, interface = found
-    state = _neighbours().get(address, {}).get("neighbour")
+    state = _neighbour_state(address)
     if state in _UNTOLD and netlink.can_ask():
         state = _knock(address)
     return {"address": address, "interface": interface, "neighbour": state}
@@ -76,26 +79,72 @@ def source_of(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _way(address: str, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    way: dict[str, Any] = dict.fromkeys(("source", "interface", "error", "neighbour", "mac"))
+def _way(address: str, known: Sequence[netlink.Neighbour]) -> dict[str, Any]:
+    """How the kernel would send to an address.
+
+    source and interface: as it chooses them; error: why it would not, such as ENETUNREACH; network,
+    prefix, gateway and hops: of the route that it takes; neighbour and mac: what it knows of the
+    address on that interface; sending: what it says to a datagram for it, such as EPERM; unkeyed:
+    whether an IPsec policy then withheld it.
+    """
+    names = ("source", "interface", "error", "network", "prefix", "gateway", "neighbour", "mac")
+    way: dict[str, Any] = {**dict.fromkeys((*names, "sending", "unkeyed")), "hops": []}
     try:
         way["source"] = source_of(address)
         if netlink.can_ask():
-            way["interface"] = netlink.interface_to(address)
+            way["interface"] = netlink.interface_to(address, _HIGH_PORT)
     except OSError as problem:
-        way["error"] = errno.errorcode.get(problem.errno or 0, "EIO")
-    way.update(known.get(address, {}))
+        way["error"] = _symbol(problem)
+    else:
+        way.update(_sent(address))
+    if netlink.can_ask():
+        way.update(_route(address))
+    met = [each for each in known if each.address == address]
+    # An address may be known on several interfaces, and be there on one.
+    there = [each for each in met if each.interface == way["interface"]] or met
+    if there:
+        way.update(neighbour=there[0].state, mac=there[0].hardware)
     return way
 
 
-def _neighbours() -> dict[str, dict[str, Any]]:
-    """{address: {neighbour, mac}}; empty where the system does not tell."""
-    if not netlink.can_ask():
+def _sent(address: str) -> dict[str, Any]:
+    before = withheld_by_ipsec()
+    found: dict[str, Any] = {"sending": None}
+    family = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(b"", (address, _DISCARD_PORT))
+    except OSError as problem:
+        found["sending"] = _symbol(problem)
+    after = withheld_by_ipsec()
+    if before is not None and after is not None:
+        found["unkeyed"] = after > before
+    return found
+
+
+def _route(address: str) -> dict[str, Any]:
+    try:
+        found = netlink.route_to(address)
+    except OSError:
         return {}
     return {
-        each.address: {"neighbour": each.state, "mac": each.hardware}
-        for each in netlink.neighbours()
+        "network": found.network,
+        "prefix": found.prefix,
+        "gateway": found.gateway,
+        "hops": [each._asdict() for each in found.hops if each.interface is not None],
     }
+
+
+def _symbol(problem: OSError) -> str:
+    return errno.errorcode.get(problem.errno or 0, "EIO")
+
+
+def _neighbour_state(address: str) -> str | None:
+    """How the kernel knows a neighbour; None: it does not, or the system does not tell."""
+    if not netlink.can_ask():
+        return None
+    return next((each.state for each in netlink.neighbours() if each.address == address), None)
 
 
 def _knock(address: str) -> str | None:
@@ -107,7 +156,7 @@ def _knock(address: str) -> str | None:
         return None
     until_s = time.monotonic() + _ANSWER_S
     while True:
-        state: str | None = _neighbours().get(address, {}).get("neighbour")
+        state = _neighbour_state(address)
         if state not in _UNTOLD or time.monotonic() > until_s:
             return state
         time.sleep(_POLL_S)

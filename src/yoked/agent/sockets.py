@@ -31,6 +31,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from yoked.agent.counters import unsent_segments
 from yoked.agent.listeners import leave_out
 from yoked.agent.listening import MOST_AT_ONCE, accepted, open_listeners
 from yoked.agent.routes import source_of
@@ -122,7 +123,8 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
     was sent to tell), path_mtu_bytes (what the kernel has found out by then, or null),
     source_address (ours on this way; null: there is no way), took_s (until it was connected, or
     that was given up), connected, arrived_bytes (of what was sent; as far as they were confirmed,
-    where the conversation did not come to its end).
+    where the conversation did not come to its end), unsent (where there was silence, whether this
+    host's own kernel kept packets back meanwhile; null: it does not tell, or there was none).
     """
     args, targets = call.args, call.args["targets"]
     echoes = int(args.get("echoes", 0))
@@ -139,8 +141,15 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
         echoes=echoes,
         patience_s=args.get("patience_s", _PATIENCE_S),
     )
+    before = unsent_segments()
     with ThreadPoolExecutor(max(1, min(len(targets), MOST_AT_ONCE))) as pool:
-        return list(pool.map(lambda target: _dial(target, hello, limits), targets))
+        found = list(pool.map(lambda target: _dial(target, hello, limits), targets))
+    after = unsent_segments()
+    kept_back = None if before is None or after is None else after > before
+    for each in found:
+        in_silence = each["error"] == "ETIMEDOUT" and not each["connected"]
+        each["unsent"] = kept_back if in_silence else None
+    return found
 
 
 class _Limits(NamedTuple):
@@ -266,8 +275,10 @@ def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dic
     }
     began_s = time.perf_counter()
     try:
-        # Asked beforehand: a connection that fails does not tell.
-        result["source_address"] = source_of(target["address"])
+        # Asked beforehand: a connection that fails does not tell. Nor does it need an answer: a
+        # kernel without a port for this question may have one for the connection.
+        with contextlib.suppress(OSError):
+            result["source_address"] = source_of(target["address"])
         with _connect((target["address"], target["port"]), limits.wait_s) as connection:
             result["connected"], result["took_s"] = True, _since(began_s)
             _converse(connection, hello, limits, result)

@@ -117,6 +117,7 @@ RESULTS: Mapping[str, Rule] = {
         each(complete({"address": address, "port": port, "pid": pid, "command": text})),
     ),
     "job_others": each(complete({"run": run_name, "user": user, "pid": pid, "age_s": number})),
+    "half_open": optional(all_of(complete({"port": port, "address": address}))),
     # A rank that told something odd is left out by whoever reads it.
     "job_stacks": each(fields({}, more=True)),
     "job_start": complete({"folder": text, "supervisor": count, "control_port": optional(count)}),

@@ -145,6 +145,7 @@ _PROCESSES = each(
     )
 )
 PLACE = fields({"file": path, "line": count}, needed=("file",))
+_HOP = fields({"interface": interface, "gateway": address, "weight": count}, needed=("interface",))
 _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
     needed=("run", "ours", "age_s"),
@@ -190,9 +191,17 @@ HEALTH = fields(
                     "error": symbol,
                     "neighbour": word,
                     "mac": mac,
+                    "network": address,  # of the route that it takes
+                    "prefix": prefix,
+                    "gateway": address,
+                    "hops": each(_HOP),  # where the route has several
+                    "sending": symbol,  # why the kernel did not send a datagram
+                    "unkeyed": flag,  # whether an IPsec policy withheld it
                 }
             ),
         ),
+        # Why it cannot dial itself there; None: it can.
+        "loopback": named(address, optional(symbol)),
         "gateway": fields({"address": address, "interface": interface, "neighbour": word}),
         "environment": named(variable, text),
         # By variable, where start files set it.
@@ -206,6 +215,8 @@ HEALTH = fields(
                 "rules": each(line),
                 "zone": word,
                 "tools": each(word),
+                "ruleset": each(line),  # as nft has all rules, where `rules` has another form
+                "policies": each(line),  # of IPsec
             }
         ),
         "sudo": fields({"root": flag, "without_password": flag}),
@@ -292,6 +303,7 @@ HEALTH = fields(
                     "tx_errors": count,
                     "addresses": count,
                     "mac": mac,
+                    "queue": word,
                 }
             ),
         ),
@@ -387,6 +399,7 @@ DIAL = fields(
         "took_s": number,
         "connected": flag,
         "arrived_bytes": count,
+        "unsent": flag,
     },
     needed=("ok", "echo_s", "connected", "arrived_bytes"),
     strict=("error",),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from yoked.agent import clock, environ, firewall, gpus, limits, nics, power
-from yoked.agent.netlink import Neighbour, can_ask, interface_to, neighbours
+from yoked.agent import clock, counters, environ, firewall, gpus, limits, nics, power
+from yoked.agent.netlink import Neighbour, can_ask, interface_to, neighbours, queues, route_to
 
 
 def write(root: Path, name: str, content: str) -> None:
@@ -101,6 +101,16 @@ def test_a_card_at_a_tenth_of_its_speed_says_so(tmp_path: Path) -> None:
     assert found["speed_bit_per_s"] == 100_000_000
 
 
+@pytest.mark.parametrize(
+    ("content", "mac"),
+    [("02:00:00:00:00:2a", "02:00:00:00:00:2a"), ("00:00:00:00:00:00", None), ("", None)],
+)
+def test_the_address_of_a_card_is_told(tmp_path: Path, content: str, mac: str | None) -> None:
+    write(tmp_path, "eth0/address", content)
+
+    assert nics.describe(tmp_path / "eth0", 1)["mac"] == mac
+
+
 def test_what_iw_says_is_understood() -> None:
     link = "Connected to 00:11\n\tsignal: -61 dBm\n\ttx bitrate: 144.4 MBit/s MCS 15\n"
 
@@ -117,11 +127,27 @@ def test_the_signal_is_told_without_iw() -> None:
     assert nics.signals_of(wireless) == {"wlan0": -56.0}
 
 
-def test_rules_for_what_comes_in_are_told_from_others() -> None:
-    nat = "table ip nat {\n chain post {\n type nat hook postrouting priority 100;\n }\n}"
+@pytest.mark.parametrize("hook", ["input", "prerouting", "ingress", "output", "postrouting"])
+def test_rules_at_any_hook_of_the_hosts_own_packets_decide(hook: str) -> None:
+    rules = f"table inet t {{\n chain c {{\n type filter hook {hook} priority 0;\n }}\n}}"
 
-    assert not firewall.hooks_input(nat)
-    assert firewall.hooks_input(nat.replace("postrouting", "input"))
+    assert firewall.decides(rules)
+    assert not firewall.decides(rules.replace("inet", "arp"))
+    assert not firewall.decides(rules.replace(hook, "forward"))
+
+
+def test_what_the_kernel_could_not_send_is_read_from_its_counters(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "net/netstat",
+        "TcpExt: TCPLoss TCPRetransFail\nTcpExt: 3 7\nIpExt: InNoRoutes\nIpExt: 1\n",
+    )
+    write(tmp_path, "net/xfrm_stat", "XfrmInError 5\nXfrmOutNoStates 2\nXfrmOutPolBlock 1\n")
+
+    assert counters.unsent_segments(tmp_path) == 7
+    assert counters.withheld_by_ipsec(tmp_path) == 3
+    assert counters.unsent_segments(tmp_path / "gone") is None
+    assert counters.withheld_by_ipsec(tmp_path / "gone") is None
 
 
 def test_what_is_said_of_gpus_is_understood(tmp_path: Path) -> None:
@@ -160,4 +186,10 @@ def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.skipif(not can_ask(), reason="this system has no netlink")
 def test_the_kernel_tells_ways_and_neighbours() -> None:
     assert interface_to("127.0.0.1") == "lo"
+    assert interface_to("127.0.0.1", 40_000) == "lo"
+    # There is a route to the network, and one to the very address.
+    found = route_to("127.0.0.1")
+    assert (found.network, found.prefix) in (("127.0.0.0", 8), ("127.0.0.1", 32))
+    assert (found.gateway, found.hops) == (None, ())
+    assert all(name and kind for name, kind in queues().items())
     assert all(isinstance(each, Neighbour) and each.state for each in neighbours())

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.agent.fake_call import FakeCall
 
+from yoked.agent import listeners
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.listeners import Row, leave_out, listener_owners, listeners_of
 
@@ -26,6 +28,25 @@ def test_the_agents_own_listeners_take_no_port() -> None:
 
     assert [each["pid"] for each in before] == [os.getpid()]
     assert after == []
+
+
+def test_a_connection_that_was_begun_and_not_confirmed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = "00000000:00000000 01:00000063 00000001     0        0 0 1 0"
+    begun = "0100007F" if sys.byteorder == "little" else "7F000001"
+    table = tmp_path / "tcp"
+    table.write_text(
+        "  sl  local_address rem_address   st\n"
+        f"   0: {begun}:9C41 {begun}:BC52 03 {rest}\n"
+        f"   1: {begun}:9C41 {begun}:BC53 01 {rest}\n"
+    )
+    monkeypatch.setattr(listeners, "_TABLES", (str(table),))
+
+    assert listeners.answer_half_open(FakeCall()) == [{"port": 40_001, "address": "127.0.0.1"}]
+
+    monkeypatch.setattr(listeners, "_TABLES", (str(tmp_path / "gone"),))
+    assert listeners.answer_half_open(FakeCall()) is None
 
 
 OPEN = """
