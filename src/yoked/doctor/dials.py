@@ -2,7 +2,8 @@
 
 Every host listens at two ports that the kernel picks, as Gloo does, and at one that stays the same,
 as a rendezvous does. Every other dials them at the address that the run would use, and sends a
-piece of bulk; what else a host has for addresses is dialled once, to tell causes apart.
+piece of bulk; what else a host has for addresses is dialled once, to tell causes apart. Where all
+of that passes, a burst follows: limits of bytes let a little through.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from yoked.records.examination import Dial, Purpose
 RENDEZVOUS_PORT = 29500
 # How long an answer may take beyond what it tells of.
 _SLACK_S = 1.5
-_LISTEN_S, _MEASURED_S = 5.0, 8.0
+_LISTEN_S, _MEASURED_S, _HALF_OPEN_S = 5.0, 8.0, 2.0
 # A moment for a figure of goodput, and what of it counts: see yoked.probe.links.
 _SEND_S, _WINDOW = 0.4, {"skip_s": 0.1, "count_s": 0.3}
 
@@ -33,7 +34,8 @@ class DialProfile:
     """How thoroughly is looked. Sizes in bytes, times in seconds.
 
     dial_s: until a connection counts as lost: a SYN is sent again after 1 s. all_ports: also a
-    second port, the one for a rendezvous, and addresses that the run would not use.
+    second port, the one for a rendezvous, and addresses that the run would not use. burst_bytes: as
+    much as fits into a moment; 0: none.
     """
 
     dial_s: float
@@ -41,10 +43,18 @@ class DialProfile:
     bulk_bytes: int
     echoes: int
     all_ports: bool
+    burst_bytes: int
 
 
-THOROUGH = DialProfile(dial_s=2.2, silence_s=2.0, bulk_bytes=262_144, echoes=10, all_ports=True)
-QUICK = DialProfile(dial_s=1.15, silence_s=1.5, bulk_bytes=65_536, echoes=0, all_ports=False)
+# A step sends megabytes; what a metered line is capped at, or shaped to, is more than the bulk.
+THOROUGH = DialProfile(
+    dial_s=2.2, silence_s=2.0, bulk_bytes=262_144, echoes=10, all_ports=True, burst_bytes=16_777_216
+)
+QUICK = DialProfile(
+    dial_s=1.15, silence_s=1.5, bulk_bytes=65_536, echoes=0, all_ports=False, burst_bytes=0
+)
+# 16 MB take an eighth of a second at 1 Gbit/s. On a slow link less is sent.
+_BURST_S = 0.7
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class _Call:
     attempts: tuple[_Attempt, ...]
     send_bytes: int
     echoes: int
+    send_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,12 +160,73 @@ def dial_all(
                     [endpoint for endpoint in endpoints if endpoint.host == target], ports, profile
                 )
             ]
-            answers = at_once(
-                lambda call: _dial(agents[source], source, call, token, profile), calls
-            )
-            return [found for own in answers for found in own]
+            return _dial_each(agents[source], source, calls, token, profile)
 
-        return [found for own in at_once(dial, names) for found in own]
+        def burst(source: str) -> list[Dial]:
+            calls = [
+                _Call((attempt,), profile.burst_bytes, echoes=0, send_s=_BURST_S)
+                for each in endpoints
+                if each.chosen and each.host in ports and (source, each.host) in whole
+                for attempt in [_Attempt(each, ports[each.host].first, "burst")]
+            ]
+            return _dial_each(agents[source], source, calls, token, profile)
+
+        found = [each for own in at_once(dial, names) for each in own]
+        whole = _whole(found) if profile.burst_bytes else set()
+        # By itself: in a full queue the echoes before would wait.
+        found += [each for own in at_once(burst, names) for each in own] if whole else []
+        # While the listeners are there: with them goes what their kernels know.
+        return _with_arrivals(found, agents)
+
+
+def _dial_each(
+    agent: Agent, source: str, calls: Sequence[_Call], token: str, profile: DialProfile
+) -> list[Dial]:
+    answers = at_once(lambda call: _dial(agent, source, call, token, profile), calls)
+    return [found for own in answers for found in own]
+
+
+def _whole(dials: Sequence[Dial]) -> set[tuple[str, str]]:
+    """The links on which every dial of the run came through."""
+    chosen = [each for each in dials if each.chosen]
+    failed = {(each.source, each.target) for each in chosen if not each.ok}
+    return {(each.source, each.target) for each in chosen} - failed
+
+
+def _with_arrivals(dials: Sequence[Dial], agents: Mapping[str, Agent]) -> list[Dial]:
+    """The same dials; those that met silence with what their targets' kernels know of them."""
+
+    def is_lost(dial: Dial) -> bool:
+        return dial.error == "ETIMEDOUT" and dial.rtt_s is None and dial.arrived is None
+
+    def ask(name: str) -> Any:
+        try:
+            return agents[name].call("half_open", timeout_s=_HALF_OPEN_S)
+        except YokedError:
+            return None
+
+    targets = list(dict.fromkeys(each.target for each in dials if is_lost(each)))
+    begun = dict(zip(targets, at_once(ask, targets), strict=True))
+    known = {each.source_address for each in dials}
+    return [
+        _with_arrival(each, begun[each.target], known)
+        if is_lost(each) and begun[each.target] is not None
+        else each
+        for each in dials
+    ]
+
+
+def _with_arrival(dial: Dial, begun: Sequence[Mapping[str, Any]], known: set[str | None]) -> Dial:
+    """The dial with whether it is among the connections that were begun with its target.
+
+    known: the addresses from which hosts dial.
+    """
+    sources = [str(each["address"]) for each in begun if each["port"] == dial.port]
+    if dial.source_address in sources:
+        return replace(dial, arrived=True)
+    # Somebody between, or a rule of the source's, may have given it another address.
+    strange = [each for each in sources if each not in known]
+    return replace(dial, arrived=bool(strange), arrived_from=strange[0] if strange else None)
 
 
 def _calls(
@@ -213,7 +285,7 @@ def _dial(agent: Agent, source: str, call: _Call, token: str, profile: DialProfi
             token=token,
             wait_s=profile.dial_s,
             patience_s=profile.silence_s,
-            send_s=profile.silence_s if call.send_bytes else 0.0,
+            send_s=call.send_s or (profile.silence_s if call.send_bytes else 0.0),
             send_bytes=call.send_bytes,
             echoes=call.echoes,
         )
@@ -246,7 +318,10 @@ def _seen(source: str, attempt: _Attempt, answer: Mapping[str, Any], profile: Di
         echo_s=tuple(answer["echo_s"]),
         took_s=answer["took_s"],
         path_mtu_bytes=answer["path_mtu_bytes"],
-        bulk_bytes=answer["arrived_bytes"] if attempt.purpose == "bulk" else None,
+        bulk_bytes=answer["arrived_bytes"] if attempt.purpose in ("bulk", "burst") else None,
+        goodput_bytes_per_s=answer["goodput_bytes_per_s"] if attempt.purpose == "burst" else None,
+        arrived=True if answer["connected"] and answer["error"] == "ETIMEDOUT" else None,
+        unsent=answer.get("unsent"),
     )
 
 

@@ -6,18 +6,29 @@ Source: ufw(8), firewall-cmd(1), nft(8), iptables(8), socketfilterfw of macOS.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any, Literal
+from typing import Any
 
+from yoked.doctor.iptables_save import as_ruleset
+from yoked.doctor.packets import Packet
 from yoked.doctor.repairs.base import as_root
+from yoked.doctor.ruleset import (
+    HOOKS,
+    Chain,
+    Direction,
+    Suspect,
+    against_neighbours,
+    all_chains,
+    chains,
+    suspects,
+)
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, joined, shell_line
 
 # A host's own `firewall`, see yoked.agent.firewall; None: it did not tell.
 Told = Mapping[str, Any] | None
-Direction = Literal["in", "out"]
 
 _NAMES = {
     "ufw": "ufw",
@@ -26,16 +37,7 @@ _NAMES = {
     "iptables": "iptables",
     "macos": "the firewall of macOS",
 }
-_HOOKS: dict[Direction, tuple[str, ...]] = {
-    "in": ("ingress", "prerouting", "input"),
-    "out": ("output", "postrouting", "egress"),
-}
-# Names as nft(8) has them: in its own language a quote of the shell's is none.
-_TABLE = re.compile(r"table (ip6?|inet|arp|bridge|netdev) ([A-Za-z_][\w./-]*) \{", re.ASCII)
-_CHAIN = re.compile(r"chain ([A-Za-z_][\w./-]*) \{", re.ASCII)
-_BASE = re.compile(r"type filter hook (\w+) .*?priority")
-_REFUSES = re.compile(r"\b(drop|reject)\b")
-_JUMPS = re.compile(r"\b(?:jump|goto) (\S+)")
+_IS_TABLE = re.compile(r" *table ")
 _IPTABLES = re.compile(r"^(?::(\w+) (?:DROP|REJECT)\b|-A (\w+) .*-j (?:DROP|REJECT)\b)")
 _RATE = re.compile(r"\b(limit rate|limit:|hashlimit|recent|connlimit|ct count|LIMIT)\b")
 _COMMENT = "yoked"
@@ -47,30 +49,12 @@ _OF_IPTABLES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Chain:
-    """A chain of nft's that the kernel calls. refuses: it, or a chain that it calls, lets some
-    packets not pass.
-    """
-
-    family: str
-    table: str
-    name: str
-    hook: str
-    refuses: bool
-
-    @property
-    def words(self) -> str:
-        """As nft's own lines name it."""
-        return f"{self.family} {self.table} {self.name}"
-
-
 def kind_of(told: Told) -> str | None:
-    """ufw, firewalld, nft, iptables or pf; None: unknown, or there is none."""
+    """ufw, firewalld, nft, iptables or macos; None: unknown, or there is none."""
     kind = (told or {}).get("kind")
     # Its rules are nft's today, in tables and chains of the old names.
-    if kind == "nft" and all(chain.words in _OF_IPTABLES for chain in chains(rules_of(told) or ())):
-        return "iptables" if rules_of(told) else "nft"
+    if kind == "nft" and (found := all_chains(rules_of(told) or ())):
+        return "iptables" if all(each.words in _OF_IPTABLES for each in found) else "nft"
     return kind if kind in _NAMES else None
 
 
@@ -79,77 +63,71 @@ def name_of(told: Told) -> str:
     return _NAMES.get(kind_of(told) or "", "a firewall")
 
 
-def is_off(told: Told) -> bool:
-    """Whether there certainly is no firewall at work."""
-    return (told or {}).get("active") is False
-
-
 def rules_of(told: Told) -> list[str] | None:
     """Its rules; None: we may not read them."""
     rules = (told or {}).get("rules")
     return None if rules is None else [str(line) for line in rules]
 
 
-def limits_rate(told: Told) -> bool:
-    """Whether a rule counts new connections."""
-    return any(_RATE.search(line) for line in rules_of(told) or ())
+def limits_rate(told: Told, found: Sequence[Suspect] = ()) -> bool:
+    """Whether a rule counts new connections. found: those that are in the way, as far as known."""
+    lines = [each.rule for each in found] or rules_of(told) or ()
+    return any(_RATE.search(line) for line in lines)
+
+
+def ruleset_of(told: Told) -> list[str] | None:
+    """All rules as nft has them; None: they could not be read."""
+    whole = (told or {}).get("ruleset")
+    rules = rules_of(told) if whole is None else [str(line) for line in whole]
+    if not rules or any(map(_IS_TABLE.match, rules)):
+        return rules
+    of_iptables = whole is not None or kind_of(told) == "iptables"
+    return as_ruleset(rules) if of_iptables else None
+
+
+def refusals(told: Told, packet: Packet, direction: Direction) -> list[Suspect] | None:
+    """The rules that refuse a packet, or may; None: they could not be read."""
+    rules = ruleset_of(told)
+    return None if rules is None else suspects(rules, packet, direction)
+
+
+def cards_refused(told: Told) -> list[Suspect]:
+    """The rules that may keep a host's neighbours from finding its network card."""
+    return against_neighbours(ruleset_of(told) or ())
 
 
 def drops_outgoing(told: Told) -> bool | None:
-    """Whether it refuses to let something out; None: its rules cannot be read."""
+    """Whether it refuses to let something out, by its own words; None: they do not tell."""
     rules = rules_of(told)
     if rules is None or kind_of(told) == "firewalld":
         return None
     if kind_of(told) == "ufw":
         text = "\n".join(rules)
         return re.search(r"(deny|reject) \(outgoing\)|(DENY|REJECT) OUT", text) is not None
-    if any(_TABLE.match(line.strip()) for line in rules):
-        return any(chain.refuses for chain in chains(rules) if chain.hook in _HOOKS["out"])
+    if any(map(_IS_TABLE.match, rules)):
+        return any(chain.refuses for chain in chains(rules) if chain.hook in HOOKS["out"])
     return any("OUTPUT" in found.groups() for line in rules if (found := _IPTABLES.match(line)))
 
 
-def chains(rules: Sequence[str]) -> list[Chain]:
-    """The filter chains that the kernel itself calls, in `nft list ruleset`."""
-    bodies = dict(_bodies(rules))
-    return [
-        Chain(*key, hook=hook[1], refuses=_refuses(key, bodies, set()))
-        for key, body in bodies.items()
-        for hook in [next(filter(None, map(_BASE.search, body)), None)]
-        if hook is not None
-    ]
+def holder_of(told: Told, chain: Chain) -> str:
+    """The tool with which a chain is changed: ufw, firewalld, iptables or nft."""
+    tools = (told or {}).get("tools")
+
+    def there(tool: str) -> bool:
+        return tools is None or tool in tools
+
+    if chain.family == "inet" and chain.table == "firewalld" and there("firewall-cmd"):
+        return "firewalld"
+    if chain.words not in _OF_IPTABLES:
+        return "nft"
+    if kind_of(told) == "ufw" and chain.table == "filter" and there("ufw"):
+        return "ufw"
+    return "iptables" if there("iptables") else "nft"
 
 
-_Key = tuple[str, str, str]
-
-
-def _bodies(rules: Sequence[str]) -> Iterator[tuple[_Key, list[str]]]:
-    """The lines of each chain, by (family, table, chain)."""
-    table = ("", "")
-    body: list[str] | None = None
-    for line in map(str.strip, rules):
-        if found := _TABLE.match(line):
-            table, body = (found[1], found[2]), None
-        elif found := _CHAIN.match(line):
-            body = []
-            yield (*table, found[1]), body
-        elif line == "}":
-            body = None
-        elif body is not None:
-            body.append(line)
-
-
-def _refuses(key: _Key, bodies: Mapping[_Key, list[str]], seen: set[_Key]) -> bool:
-    if key in seen:
-        return False
-    seen.add(key)
-    body = bodies.get(key, [])
-    called = [found[1] for line in body for found in _JUMPS.finditer(line)]
-    return any(_REFUSES.search(line) for line in body) or any(
-        _refuses((key[0], key[1], name), bodies, seen) for name in called
-    )
-
-
-_Make = Callable[[str, list[str], Direction], Iterator[Fix]]
+def held_by(told: Told, found: Sequence[Suspect]) -> str:
+    """The firewall that has these rules, as people call it; without any, that of the host."""
+    return _NAMES[holder_of(told, found[0].chain)] if found else name_of(told)
 
 
 def allow(
@@ -159,34 +137,84 @@ def allow(
     direction: Direction = "in",
     *,
     program: str | None = None,
+    found: Sequence[Suspect] = (),
 ) -> tuple[Fix, ...]:
     """The lines that let all from `peers` in to a host, or all to them out.
 
     peers: addresses, each named by itself: a home's network has guests. program: the interpreter
-    that trains there; macOS opens for programs. The line is that of the firewall which is there;
-    where that is unknown, one that finds the chains that drop.
+    that trains there; macOS opens for programs. found: the rules that are in the way: each line is
+    for the chain, and by the tool, that has them. Without them it is that of the firewall which is
+    there; where that is unknown, one that finds the chains that drop.
     """
     # They stand in programs of nft's and awk's too, where a quote of the shell's is not enough.
     addresses = [each for each in dict.fromkeys(peers) if _is_address(each)]
-    made = _lines(host, told, addresses, direction, program or "/usr/bin/python3")
+    made: Iterable[Fix]
+    if found:
+        made = _where_held(host, told, addresses, direction, found)
+    else:
+        made = _lines(host, told, addresses, direction, program or "/usr/bin/python3")
     return tuple(replace(each, repair="allow_peers") for each in made)
+
+
+def allow_loopback(host: str, told: Told, found: Sequence[Suspect]) -> tuple[Fix, ...]:
+    """The lines that let a host reach itself: one for each chain that refuses that."""
+    made = []
+    for chain in dict.fromkeys(each.chain for each in found):
+        ends = "oif" if chain.hook in HOOKS["out"] else "iif"
+        if holder_of(told, chain) in ("iptables", "ufw"):
+            flag = "-o" if ends == "oif" else "-i"
+            made.append(_by_iptables(host, chain, chain.family == "ip6", (flag, "lo")))
+        else:
+            match = command_line(ends, "lo")
+            made.append(Fix(host, _inserted([chain], match), root=True, undo=_WITHOUT_OURS))
+    return tuple(replace(each, repair="allow_loopback") for each in made)
+
+
+def _where_held(
+    host: str, told: Told, addresses: list[str], direction: Direction, found: Sequence[Suspect]
+) -> Iterator[Fix]:
+    by_tool: dict[str, list[Chain]] = {}
+    for chain in dict.fromkeys(each.chain for each in found):
+        by_tool.setdefault(holder_of(told, chain), []).append(chain)
+    for tool, own in by_tool.items():
+        if tool == "ufw":
+            yield from _ufw(host, addresses, direction)
+        elif tool == "firewalld" and direction == "in":
+            yield from _firewalld(host, addresses)
+        elif tool == "iptables":
+            end = "-s" if direction == "in" else "-d"
+            for chain in own:
+                yield from (
+                    _by_iptables(host, chain, ":" in each, (end, each)) for each in addresses
+                )
+        else:
+            of_cards = [chain for chain in own if chain.family == "arp"]
+            if of_cards:
+                yield Fix(host, _inserted(of_cards), root=True, undo=_WITHOUT_OURS)
+            if others := [chain for chain in own if chain not in of_cards]:
+                yield from _nft(host, others, addresses, direction)
 
 
 def _lines(
     host: str, told: Told, addresses: list[str], direction: Direction, program: str
 ) -> Iterable[Fix]:
-    make: dict[str, _Make] = {"ufw": _ufw, "firewalld": _firewalld, "iptables": _iptables}
     kind, tools = kind_of(told) or "", (told or {}).get("tools")
     if kind == "macos":
         return _macos(host, program)
-    if kind == "firewalld" and direction == "out":
-        kind = ""
-    tool = "firewall-cmd" if kind == "firewalld" else kind
-    if kind in make and (tools is None or tool in tools):
-        return make[kind](host, addresses, direction)
-    if tools and "nft" not in tools and "iptables" in tools:
+    if kind == "ufw" and (tools is None or kind in tools):
+        return _ufw(host, addresses, direction)
+    if kind == "firewalld" and direction == "in" and (tools is None or "firewall-cmd" in tools):
+        return _firewalld(host, addresses)
+    may_iptables = tools is None or "iptables" in tools
+    if may_iptables and (kind == "iptables" or (tools and "nft" not in tools)):
         return _iptables(host, addresses, direction)
-    return _nft(host, told, addresses, direction)
+    rules = rules_of(told)
+    refusing = [
+        chain
+        for chain in (chains(rules) if rules else ())
+        if chain.hook in HOOKS[direction] and chain.refuses
+    ]
+    return _nft(host, refusing, addresses, direction)
 
 
 def _is_address(text: str) -> bool:
@@ -205,8 +233,7 @@ def _ufw(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
         yield as_root(host, "ufw prepend {rule}", "ufw delete {rule}", rule=rule)
 
 
-def _firewalld(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
-    assert direction == "in"
+def _firewalld(host: str, peers: list[str]) -> Iterator[Fix]:
     for peer in peers:
         yield as_root(
             host,
@@ -218,15 +245,20 @@ def _firewalld(host: str, peers: list[str], direction: Direction) -> Iterator[Fi
 
 
 def _iptables(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
-    chain, end = ("INPUT", "-s") if direction == "in" else ("OUTPUT", "-d")
-    for peer in peers:
-        yield as_root(
-            host,
-            "{program} -I {rule}",
-            "{program} -D {rule}",
-            program="ip6tables" if ":" in peer else "iptables",
-            rule=command_line(chain, end, peer, "-j", "ACCEPT"),
-        )
+    name, end = ("INPUT", "-s") if direction == "in" else ("OUTPUT", "-d")
+    chain = Chain("ip", "filter", name, name.lower(), refuses=True)
+    return (_by_iptables(host, chain, ":" in each, (end, each)) for each in peers)
+
+
+def _by_iptables(host: str, chain: Chain, is_six: bool, match: tuple[str, ...]) -> Fix:
+    table = () if chain.table == "filter" else ("-t", chain.table)
+    return as_root(
+        host,
+        "{program} -I {rule}",
+        "{program} -D {rule}",
+        program=command_line("ip6tables" if is_six else "iptables", *table),
+        rule=command_line(chain.name, *match, "-j", "ACCEPT"),
+    )
 
 
 def _macos(host: str, program: str) -> tuple[Fix, ...]:
@@ -240,35 +272,30 @@ def _macos(host: str, program: str) -> tuple[Fix, ...]:
     return (fix,)
 
 
-def _nft(host: str, told: Told, peers: list[str], direction: Direction) -> Iterator[Fix]:
+def _nft(
+    host: str, found: Sequence[Chain], peers: list[str], direction: Direction
+) -> Iterator[Fix]:
     """A rule at the top of every chain that drops: to be accepted by one is not enough."""
-    rules = rules_of(told)
-    found = [
-        chain
-        for chain in (chains(rules) if rules else ())
-        if chain.hook in _HOOKS[direction] and chain.refuses
-    ]
     for match in _matches(peers, direction):
         # Of family ip, a chain knows no address of IPv6, nor the other way round.
-        own = [each for each in found if each.family in ("inet", match.partition(" ")[0])]
-        if own:
-            line = joined(
-                " && ",
-                (
-                    shell_line(
-                        "nft insert rule {family} {table} {chain} {match} accept comment {word}",
-                        family=chain.family,
-                        table=chain.table,
-                        chain=chain.name,
-                        match=match,
-                        word=_COMMENT,
-                    )
-                    for chain in own
-                ),
-            )
-        else:
-            line = _into_every_chain(match, direction)
+        families = ("inet", "netdev", match.partition(" ")[0])
+        own = [each for each in found if each.family in families]
+        line = _inserted(own, match) if own else _into_every_chain(match, direction)
         yield Fix(host, line, root=True, undo=_WITHOUT_OURS)
+
+
+def _inserted(found: Sequence[Chain], *match: Line) -> Line:
+    """Have what matches, or all, accepted before all other rules of some chains."""
+    return joined(
+        " && ",
+        (
+            command_line(
+                "nft", "insert", "rule", chain.family, chain.table, chain.name, *match, "accept",
+                "comment", _COMMENT,
+            )
+            for chain in found
+        ),
+    )  # fmt: skip
 
 
 def _matches(peers: list[str], direction: Direction) -> Iterator[Line]:
@@ -284,12 +311,12 @@ def _matches(peers: list[str], direction: Direction) -> Iterator[Line]:
 
 def _into_every_chain(match: str, direction: Direction) -> Line:
     """A line that finds the chains of the input or output by itself."""
-    hooks = "|".join(hook for hook in _HOOKS[direction] if hook not in ("ingress", "egress"))
+    hooks = "|".join(HOOKS[direction])
     plain = match.replace("'", "")
     other = "ip6" if plain.startswith("ip ") else "ip"
     script = (
         '/^table/ { table = $2 " " $3 } /^[ \\t]*chain / { chain = $2 } '
-        f"/type filter hook ({hooks}) / && table !~ /^({other}|bridge|arp|netdev) / "
+        f"/type filter hook ({hooks}) / && table !~ /^({other}|bridge|arp) / "
         f'{{ print "insert rule " table, chain, "{plain} accept comment {_COMMENT}" }}'
     )
     return shell_line("nft list chains | awk {script} | nft -f -", script=script)

@@ -20,15 +20,19 @@ _WORDS = {
     "EPERM": "forbidden",
     "ECONNRESET": "cut off",
     "EPIPE": "cut off",
+    "EADDRNOTAVAIL": "no port",
+    "EAGAIN": "no port",
 }
 _MEANINGS = {
     "no answer": "packets vanish, as behind a firewall that drops them",
-    "refused": "the host is there, and says no",
+    "refused": "somebody says no: the host that is dialled, or a rule of that which dials",
     "no host": "a router or firewall on the way says that it cannot be reached",
     "no route": "the host that dials knows no way to that address",
+    "no port": "the host that dials has no port left to do it from",
     "forbidden": "the host that dials has a rule of its own against it",
     "cut off": "it was accepted, and then ended",
     "other host": "another machine has that address",
+    "stops": "small packets arrive, a burst of megabytes does not come to its end",
     "large lost": "small packets arrive, large ones do not",
     "not dialled": "one of the two has no agent",
 }
@@ -76,7 +80,13 @@ def _cell(examination: Examination, source: str, target: str) -> str:
         return "not dialled"
     if failed := [dial for dial in dials if not dial.ok]:
         return ", ".join(dict.fromkeys(_failure(dial, dials) for dial in failed))
+    if not _burst_came(examination, source, target):
+        return "stops"
     return " ".join(_figures(dials))
+
+
+def _burst_came(examination: Examination, source: str, target: str) -> bool:
+    return all(dial.ok for dial in examination.between(source, target, ("burst",)))
 
 
 def _failure(failed: Dial, dials: Sequence[Dial]) -> str:
@@ -111,7 +121,7 @@ def link_payload(examination: Examination) -> list[dict[str, Any]]:
         dials = examination.between(source, target, _LINK)
         if not dials:
             continue
-        ok = all(each.ok for each in dials)
+        ok = all(each.ok for each in dials) and _burst_came(examination, source, target)
         goodputs = (each.goodput_bytes_per_s for each in dials)
         found.append(
             {

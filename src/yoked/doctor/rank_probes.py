@@ -113,9 +113,11 @@ class RankProbe:
 
     @property
     def last_words(self) -> str:
-        """Why it failed, else what it was doing last."""
+        """Why it failed, and what it was doing last."""
         doing = [each["doing"] for each in self._messages if "doing" in each]
-        return self.failed or (f"it was {doing[-1]}" if doing else "it said nothing")
+        if self.failed:
+            return f"{self.failed} ({doing[-1]})" if doing else self.failed
+        return f"it was {doing[-1]}" if doing else "it said nothing"
 
     def await_any(self, *keys: str, until_s: float) -> dict[str, Any] | None:
         """The first message with one of these keys; None: it ended before, or time is up.

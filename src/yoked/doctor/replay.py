@@ -76,6 +76,7 @@ _DIALLED = fields(
         "error": symbol,
         "error_text": line,
         "source_address": address,
+        "arrived_from": address,
     },
     needed=("source", "target", "interface", "address", "port"),
     strict=("answered_by", "error"),

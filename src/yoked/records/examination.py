@@ -20,8 +20,9 @@ SshKind = Literal[
     "other",
 ]  # fmt: skip
 # What a dial was for. "ephemeral": a port that the kernel picked, as Gloo's are; "rendezvous": a
-# port that stays the same; "bulk": full-size packets, in the direction of the dial.
-Purpose = Literal["ephemeral", "rendezvous", "bulk"]
+# port that stays the same; "bulk": full-size packets, in the direction of the dial; "burst": many
+# of them, so that a limit of bytes shows.
+Purpose = Literal["ephemeral", "rendezvous", "bulk", "burst"]
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,11 @@ class Dial:
 
     interface, address, port: the target's. source_address: which address the source's kernel
     takes for this way, None where it has no route. error: a symbol such as ETIMEDOUT. took_s: until
-    it was connected or given up. bulk_bytes: how many of the bytes of a bulk dial arrived.
-    chosen: whether the run would use this address; others are dialled to tell causes apart.
+    it was connected or given up. bulk_bytes: how many of the bytes of a bulk dial, or of a burst,
+    arrived. chosen: whether the run would use this address; others are dialled to tell causes
+    apart. arrived: of a dial without an answer, whether its first packet came to the target's TCP,
+    and arrived_from: under which address, where that is not source_address; unsent: whether the
+    source's own kernel kept it back. None: it is not known.
     """
 
     source: str
@@ -96,6 +100,9 @@ class Dial:
     path_mtu_bytes: int | None = None
     bulk_bytes: int | None = None
     goodput_bytes_per_s: float | None = None
+    arrived: bool | None = None
+    arrived_from: str | None = None
+    unsent: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,21 @@ def test_a_world_that_fails_by_itself_is_told_with_all_evidence() -> None:
     assert "24 of 24 connections passed" in found[0].saw
 
 
+def test_a_failed_world_is_about_the_rank_that_failed_by_itself() -> None:
+    said = {
+        "attic": "OSError: [Errno 99] Cannot assign requested address (opening the store)",
+        "garage": "it was loading Gloo",
+        "study": "RuntimeError: Connection closed by peer (waiting for all in a barrier)",
+    }
+
+    (found,) = findings_of(
+        replace(home(), world=World(ok=False, took_s=8.0, said=said, reason="no world"))
+    )
+
+    assert found.hosts == ("attic",)
+    assert all(words in found.saw for words in said.values())
+
+
 def test_a_rank_that_could_not_load_is_told_though_no_world_was_tried() -> None:
     world = World(ok=None, said={"garage": "ImportError"}, reason="Gloo could not be loaded")
 

@@ -9,6 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.doctor.builders import (
     ADDRESS,
+    MAC,
     NAMES,
     PORTS,
     PYTHON,
@@ -20,6 +21,7 @@ from tests.unit.doctor.builders import (
     told,
 )
 from tests.unit.doctor.troubles import (
+    TWO_HOPS,
     Make,
     behind_router,
     by_vpn,
@@ -35,7 +37,9 @@ from tests.unit.doctor.troubles import (
     in_windows,
     ipv6_alone,
     large_run,
+    library,
     measured,
+    metered,
     names_known,
     netmask,
     no_agent,
@@ -50,12 +54,15 @@ from tests.unit.doctor.troubles import (
     other_versions,
     outbound_alone,
     route,
+    routed,
     said,
     shared_address,
     slow_echoes,
+    spoofed,
     strict_filter,
     two_networks,
     unheard,
+    unkeyed,
     vpn_meant,
     wants,
     windows,
@@ -121,6 +128,9 @@ HOME_CACHE = {"path": "/home/ada/.cache/yoked", "exists": False, "writable": Fal
 PLACES = [{"file": "/home/ada/.bashrc", "line": 3}, {"file": "/etc/environment", "line": 1},
           {"file": "/etc/ssh/sshd_config", "line": 9}, {"file": "/opt/env", "line": 2}]  # fmt: skip
 
+LOOPBACK_RULES = ["table inet mine {", "chain input {",
+                  "type filter hook input priority filter; policy accept;",
+                  'iif "lo" tcp dport 1024-65535 drop', "}", "}"]  # fmt: skip
 
 CASES = (
     # ssh
@@ -166,8 +176,17 @@ CASES = (
     Case("link-local", has({**interface("eth0", "fe80::1", 64), "gloo_address": None})),
     Case("private-interface", docker_named),
     Case("same-address", shared_address, hosts=("garage", "attic")),
+    Case("same-address", lambda: told(said("health/links/eth0/mac", MAC["garage"])(), "study",
+                                      "health/links/eth0/mac", MAC["garage"]),
+         hosts=("study", "garage")),
     Case("families", ipv6_alone),
     Case("no-interface", no_interface_at_all),
+    # itself
+    Case("loopback", said("health/links/lo/up", False)),
+    Case("loopback", said("health/loopback", {"127.0.0.1": "EADDRNOTAVAIL"})),
+    Case("loopback", said("health/loopback", {"127.0.0.1": "ETIMEDOUT"})),
+    Case("loopback", lambda: told(said("health/loopback", {"127.0.0.1": "ETIMEDOUT"})(), "garage",
+                                  "health/firewall", firewall("nft", LOOPBACK_RULES))),
     # ways
     Case("wrong-netmask", netmask),
     Case("forbidden-route", route("EACCES")),
@@ -177,7 +196,11 @@ CASES = (
     Case("other-network", two_networks),
     Case("wrong-neighbour", fixed_neighbour),
     Case("other-way", by_vpn),
+    Case("other-way", routed(hops=TWO_HOPS, network=ADDRESS["attic"], prefix=32)),
+    Case("other-way", routed(gateway="192.168.1.99")),
+    Case("wrong-source", routed(source="10.9.9.9", network="192.168.1.0", prefix=24)),
     Case("other-answers", dialled(None, "garage", answered_by="study")),
+    Case("other-answers", spoofed, hosts=("study", "garage")),
     Case("lost-between", dropped_between, hosts=("garage", "attic")),
     Case("client-isolation", lambda: unheard("failed", router=True),
          hosts=("garage", "attic", "study")),
@@ -207,6 +230,7 @@ CASES = (
     Case("process-limit", lambda: told(told(home(), "garage", "health/limits/pid_max", 310),
                                        "garage", "health/limits/tasks", 300)),
     Case("port-range", dialled("garage", None, error="EADDRNOTAVAIL")),
+    Case("port-range", said("health/ports/reserved", "1024-65535")),
     Case("port-taken", said("health/ports/owners", {"29500": [
         {"pid": 77, "command": "nginx", "user": "www", "run": None}]}),
          severity="warning"),
@@ -222,7 +246,12 @@ CASES = (
     Case("firewall-ephemeral", dialled(None, "garage", ports=PORTS)),
     Case("firewall-reject", dialled(None, "garage", error="EHOSTUNREACH")),
     Case("firewall-reject", dialled(None, "garage", error="ECONNREFUSED")),
+    Case("firewall-drop", dialled("garage", None, arrived=True)),
+    Case("firewall-out", dialled("garage", "attic", arrived=True), hosts=("attic",)),
     Case("firewall-out", outbound_alone),
+    Case("firewall-out", dialled("garage", "attic", unsent=True)),
+    Case("firewall-out", library),
+    Case("firewall-out", unkeyed),
     Case("firewall-range", dialled(None, "garage", ports=PORTS[:1])),
     Case("connection-rate", dialled("attic", "garage", ports=PORTS[1:])),
     Case("connection-rate", dialled("attic", "garage", purposes=("bulk", "rendezvous"))),
@@ -233,6 +262,7 @@ CASES = (
          hosts=("attic", "garage")),
     Case("bulk-stalls", dialled("attic", "garage", purposes=("bulk",), rtt_s=0.0003,
                                 bulk_bytes=90_000), hosts=("garage", "attic")),
+    Case("bulk-stalls", metered, hosts=("garage", "attic")),
     Case("loss", lambda: slow_echoes((0.0004,) * 7 + (0.21, 0.22, 0.42)),
          hosts=("attic", "garage"), severity="warning"),
     Case("jitter", lambda: slow_echoes((0.002, 0.003, 0.01, 0.03, 0.05, 0.06, 0.08, 0.09)),

@@ -78,6 +78,7 @@ class FakeAgent:
     says: Mapping[str, str] = field(default_factory=dict)
     python: str | None = "/usr/bin/python3"
     noise: str = ""
+    begun: tuple[Mapping[str, Any], ...] | None = ()
     odd: list[str] = field(default_factory=list)
     heard_s: float = 0.0
     ended_s: float | None = None
@@ -129,6 +130,9 @@ class FakeAgent:
         rank.spec = rank.spec or args["spec"]
         rank.told.set()
         return True
+
+    def _half_open(self, args: Mapping[str, Any]) -> Any:
+        return self.begun
 
     def _facts(self, args: Mapping[str, Any]) -> dict[str, Any]:
         return {"machine": self.name, "gpus": []}
@@ -276,6 +280,43 @@ def test_a_lost_dial_is_told_and_no_world_is_tried(snapshot: SnapshotAssertion) 
     assert (first.ok, first.error, first.took_s) == (False, "ETIMEDOUT", 2.2)
     assert first.source_address == ADDRESSES["beta"]
     assert (world_of(seen).ok, world_of(seen).reason) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("begun", "arrived", "under"),
+    [
+        (({"port": 4000, "address": ADDRESSES["alpha"]},), True, None),
+        (({"port": 4001, "address": ADDRESSES["alpha"]},), False, None),
+        (({"port": 4000, "address": "10.8.0.2"},), True, "10.8.0.2"),
+        (({"port": 4000, "address": ADDRESSES["gamma"]},), False, None),
+        ((), False, None),
+        (None, None, None),
+    ],
+    ids=["it came", "another port", "as somebody else", "another host's", "nothing", "untold"],
+)
+def test_of_a_lost_dial_its_target_tells_whether_it_came(
+    begun: Any, arrived: bool | None, under: str | None
+) -> None:
+    agents = fleet_of("alpha", "beta", "gamma")
+    agents["alpha"] = FakeAgent("alpha", lost=(ADDRESSES["beta"],))
+    agents["beta"] = FakeAgent("beta", begun=begun)
+
+    seen = examine(agents)
+
+    (first, *_) = [each for each in seen.between("alpha", "beta") if each.port == 4000]
+    assert (first.arrived, first.arrived_from) == (arrived, under)
+
+
+def test_a_burst_follows_where_all_else_came_through() -> None:
+    agents = fleet_of("alpha", "beta", "gamma")
+    agents["alpha"] = FakeAgent("alpha", stuck=(ADDRESSES["beta"],))
+
+    seen = examine(agents)
+
+    bursts = {(each.source, each.target): each for each in seen.dials if each.purpose == "burst"}
+    assert len(bursts) == 5
+    assert ("alpha", "beta") not in bursts
+    assert all(each.ok and each.bulk_bytes == 16_777_216 for each in bursts.values())
 
 
 def test_small_passes_and_large_does_not(snapshot: SnapshotAssertion) -> None:

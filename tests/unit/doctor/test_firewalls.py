@@ -9,16 +9,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.doctor.builders import firewall
 
-from yoked.doctor.firewalls import (
-    Chain,
-    allow,
-    chains,
-    drops_outgoing,
-    is_off,
-    kind_of,
-    limits_rate,
-    name_of,
-)
+from yoked.doctor.firewalls import allow, drops_outgoing, kind_of, limits_rate, name_of
+from yoked.doctor.ruleset import Chain, chains
 
 PEERS = ["192.168.1.11", "192.168.1.13"]
 OWN_TABLE = """
@@ -111,6 +103,12 @@ def test_chains_that_call_each_other_come_to_an_end() -> None:
     """.splitlines()
 
     assert [chain.refuses for chain in chains(rules)] == [False]
+
+
+def test_a_table_that_iptables_did_not_make_is_none_of_iptables() -> None:
+    nat = ["table ip vmforward {", "chain pre {", "type nat hook prerouting priority dstnat;"]
+
+    assert kind_of(firewall("nft", [*nat, "dnat to 192.168.122.50", "}", "}"])) == "nft"
 
 
 def test_rules_that_iptables_made_are_opened_by_iptables() -> None:
@@ -237,9 +235,6 @@ def test_a_limit_of_new_connections_is_recognised(line: str) -> None:
     assert not limits_rate(firewall("nft", ["tcp dport 22 accept"]))
 
 
-def test_what_is_not_told_is_not_taken_for_off() -> None:
-    assert not is_off(None)
-    assert not is_off({"active": None})
-    assert is_off({"active": False})
+def test_what_is_not_told_has_no_name() -> None:
     assert name_of({"kind": None}) == "a firewall"
     assert name_of(firewall("ufw")) == "ufw"

@@ -8,12 +8,16 @@ from typing import Any
 
 from tests.unit.doctor.builders import (
     ADDRESS,
+    MAC,
     NAMES,
     OFF,
+    PORTS,
     VPN,
     beside,
     broken,
     change,
+    dial,
+    firewall,
     home,
     interface,
     told,
@@ -301,6 +305,56 @@ def strict_filter() -> Examination:
     # It is in their network with its radio too.
     radio = interface("wlan0", "192.168.1.99", 24, "wireless")
     return change(seen, "garage", interfaces=(*seen.host("garage").interfaces, radio))
+
+
+def routed(**way: Any) -> Make:
+    """garage's way to attic is another one."""
+
+    def make() -> Examination:
+        seen = broken(home(), "garage", "attic")
+        for name, value in way.items():
+            seen = told(seen, "garage", f"health/routes/{ADDRESS['attic']}/{name}", value)
+        return seen
+
+    return make
+
+
+TWO_HOPS = [{"interface": "eth0", "gateway": None, "weight": 1},
+            {"interface": "lan1", "gateway": "192.168.1.99", "weight": 2}]  # fmt: skip
+
+
+def library() -> Examination:
+    """A library refuses what garage's programs dial."""
+    seen = broken(home(), "garage", "attic", error="ECONNREFUSED", took_s=84e-6)
+    return told(seen, "garage", f"health/routes/{ADDRESS['attic']}/error", "ECONNREFUSED")
+
+
+def unkeyed() -> Examination:
+    """An IPsec policy of garage withholds what is for attic."""
+    source, target = ADDRESS["garage"], ADDRESS["attic"]
+    seen = told(broken(home(), "garage", "attic"), "garage", "health/firewall/policies", [
+        f"src {source}/32 dst {target}/32", "dir out priority 7", f"tmpl src {source} dst {target}",
+        "proto esp reqid 1 mode transport"])  # fmt: skip
+    return told(seen, "garage", f"health/routes/{target}/unkeyed", True)
+
+
+def metered() -> Examination:
+    """A quota of garage ends a burst."""
+    rules = ["table inet metered {", "chain out {",
+             "type filter hook output priority filter; policy accept;",
+             "quota over 12 mbytes used 0 bytes drop", "}", "}"]  # fmt: skip
+    seen = told(home(), "garage", "health/firewall", firewall("nft", rules))
+    burst = dial("garage", "attic", PORTS[0], "burst", ok=False, error="ETIMEDOUT",
+                 bulk_bytes=11_700_000)  # fmt: skip
+    return replace(seen, dials=(*seen.dials, burst))
+
+
+def spoofed(mac: str = MAC["study"]) -> Examination:
+    """What attic has for garage goes to another card."""
+    seen = broken(broken(home(), "garage", "attic"), "attic", "garage")
+    for name in NAMES:
+        seen = told(seen, name, "health/links/eth0/mac", MAC[name])
+    return told(seen, "attic", f"health/routes/{ADDRESS['garage']}/mac", mac)
 
 
 def other_versions() -> Examination:

@@ -54,9 +54,18 @@ def _all_reach(seen: Examination, host: HostSeen, kind: str) -> str | None:
             reached.setdefault(dial.interface, set()).add(dial.source)
     others = {each.name for each in seen.up} - {host.name}
     for name, sources in reached.items():
-        if interface_kind(host, name) == kind and others and others <= sources:
+        is_one = interface_kind(host, name) == kind and _is_plugged_in(host, name)
+        if is_one and others and others <= sources:
             return name
     return None
+
+
+def _is_plugged_in(host: HostSeen, name: str) -> bool:
+    """Whether a cable may lead there. A host answers at each of its addresses, by whatever way the
+    question came; an interface that is made of nothing has no speed.
+    """
+    link = link_of(host, name.partition(":")[0])
+    return link is None or (at(link, "carrier") is not False and bool(at(link, "speed_bit_per_s")))
 
 
 @check(

@@ -8,12 +8,13 @@ from yoked.agent.virtual import WSL_CREATOR
 from yoked.doctor import firewalls
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import Group, groups
+from yoked.doctor.checks.links import reached
 from yoked.doctor.checks.query import at, part
-from yoked.doctor.checks.verdicts import reached
 from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.network import drop_policy
 from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Dial, Examination, Fix
-from yoked.units import listed
+from yoked.units import listed, plural
 
 _AFTER = (
     "rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed",
@@ -25,18 +26,21 @@ _FIX = (
     "Lets everything from the address of the host that was kept out in: the line is that of the "
     "firewall which is there (ufw, firewalld, nftables, iptables). For nftables it goes to the top "
     "of the very chain that drops, for to be accepted by another chain is not enough. It lasts "
-    "until the next start; `ufw` and `firewall-cmd --permanent` keep it."
+    "until the next start; `ufw` and `firewall-cmd --permanent` keep it. Where root's rules were "
+    "read (`--sudo`), the finding names the rule, and the line is for its chain."
 )
+_NONE = "; none of its rules does it: `tc -s qdisc` there shows what else drops"
+_UNREAD = "; only root reads its rules: `sudo nft list ruleset` there, or `yoked doctor --sudo`"
 
 
 def _open(group: Group) -> tuple[Fix, ...]:
     """Let in whoever was kept out."""
-    sources = [each for link in group.links if (each := link.source_address)]
     return firewalls.allow(
         group.host.name,
         part(group.host, "firewall"),
-        sources,
+        group.far_ends,
         program=at(group.host.torch, "python"),
+        found=group.found,
     )
 
 
@@ -46,11 +50,27 @@ def _range(group: Group) -> str:
 
 
 def _who(group: Group) -> str:
-    return f"{firewalls.name_of(part(group.host, 'firewall'))} on {group.host.name}"
+    name = firewalls.held_by(part(group.host, "firewall"), group.found)
+    return (
+        f"{name} on {group.host.name}" if group.proven else f"perhaps {name} on {group.host.name}"
+    )
+
+
+def _rule(group: Group) -> str:
+    """The rule that does it; or why none is named."""
+    told = part(group.host, "firewall")
+    if not group.found:
+        unsure = "" if group.proven else "; whether it, or what is between, cannot be told"
+        if firewalls.kind_of(told) == "macos":
+            return unsure
+        return f"{unsure}{_UNREAD}" if firewalls.ruleset_of(told) is None else f"{unsure}{_NONE}"
+    first, *others = group.found
+    more = f" (and {plural(len(others), 'other rule')})" if others else ""
+    return f"; {'by' if first.sure else 'perhaps by'} {first.words}{more}"
 
 
 def _from(group: Group) -> str:
-    return listed(dict.fromkeys(link.source.name for link in group.links))
+    return listed(each.name for each in group.peers)
 
 
 @check(
@@ -58,12 +78,16 @@ def _from(group: Group) -> str:
     question="Does every host let connections of the others in?",
     reads=_READS,
     severity="error",
-    saw="{who} lets no connection from {peers} in, on any port that was tried: {evidence}, "
-    "although ssh works",
+    saw={
+        "connections": "{who} lets no connection from {peers} in, on any port that was tried: "
+        "{evidence}, although ssh works{rule}",
+        "answers": "{who} lets no answer of {peers} in, to whom {host} connects: {evidence}{rule}",
+    },
     why="ranks wait for each other until torch's timeout, 30 minutes, and nothing is said",
     symptom="`The client socket has timed out after 60s while trying to connect to "
     "(192.168.1.35, 29500)`.",
-    cause="A firewall drops what comes in: silence, where a closed port would refuse.",
+    cause="A firewall drops what comes in: silence, where a closed port would refuse. One that "
+    "does not follow connections drops answers too, and then both directions fail.",
     fix=_FIX,
     on_cluster="Clouds: the security group lacks a rule for its own members.",
     explains=_AFTER,
@@ -71,7 +95,13 @@ def _from(group: Group) -> str:
 )
 def firewall_drop(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-drop"):
-        yield group.match(*_open(group), who=_who(group), peers=_from(group))
+        yield group.match(
+            *_open(group),
+            how="answers" if all(each.answers for each in group.blames) else "connections",
+            who=_who(group),
+            peers=_from(group),
+            rule=_rule(group),
+        )
 
 
 @check(
@@ -80,7 +110,7 @@ def firewall_drop(seen: Examination) -> Iterator[Match]:
     reads=_READS,
     severity="error",
     saw="{who} lets {peers} in at port {open_port}, and drops the ports that the kernel picks "
-    "({range}): {evidence}",
+    "({range}): {evidence}{rule}",
     why=f"the rendezvous works, then all hang: {_RANKS}",
     symptom="The hosts meet at port 29500, then all hang in silence. After a long while: "
     "`Gloo connectFullMesh failed with ... Connect timeout`.",
@@ -101,6 +131,7 @@ def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
             peers=_from(group),
             open_port=open_port,
             range=_range(group),
+            rule=_rule(group),
         )
 
 
@@ -109,7 +140,7 @@ def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
     question="Does any firewall turn connections away?",
     reads=_READS,
     severity="error",
-    saw="{who} turns {peers} away: {evidence}, although somebody listened there",
+    saw="{who} turns {peers} away: {evidence}, although somebody listened there{rule}",
     why=f"{_RANKS}; each would be refused",
     symptom="`errno: 113 - No route to host` at once, while ping works; or `Connection "
     "refused` at a port where somebody listens.",
@@ -121,7 +152,7 @@ def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
 )
 def firewall_reject(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-reject"):
-        yield group.match(*_open(group), who=_who(group), peers=_from(group))
+        yield group.match(*_open(group), who=_who(group), peers=_from(group), rule=_rule(group))
 
 
 @check(
@@ -129,24 +160,58 @@ def firewall_reject(seen: Examination) -> Iterator[Match]:
     question="Does every host let its own connections out?",
     reads=_READS,
     severity="error",
-    saw="{who} lets nothing out to {peers:list}: {evidence}",
+    saw="{who} lets nothing out to {peers}: {evidence}{rule}",
     why=f"{_RANKS}: this one cannot",
-    symptom="One host times out towards all others, and they reach each other.",
-    cause="A firewall with rules for what leaves: a hardened system, a VPN's.",
-    fix="Lets everything out to the addresses of the peers.",
+    symptom="One host times out towards all others, and they reach each other; or it is refused at "
+    "once, and nobody refused.",
+    cause="A firewall with rules for what leaves: a hardened system, a VPN's kill switch, a "
+    "transparent proxy's rule that sends it elsewhere. An IPsec policy without a key. A library in "
+    "/etc/ld.so.preload, such as that of proxychains, which refuses for every program.",
+    fix="Lets everything out to the addresses of the peers; deletes the policy where that is it. A "
+    "library is left to a person.",
     on_cluster="Kubernetes: a NetworkPolicy with policyTypes Egress.",
-    explains=_AFTER,
+    explains=(*_AFTER, "loopback"),
     quick=True,
 )
 def firewall_out(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-out"):
-        targets = [link.address for link in group.links]
-        told = part(group.host, "firewall")
-        yield group.match(
-            *firewalls.allow(group.host.name, told, targets, "out"),
-            who=_who(group),
-            peers=dict.fromkeys(link.target.name for link in group.links),
+        who, rule = _who_out(group)
+        yield group.match(*_let_out(group), who=who, peers=_from(group), rule=rule)
+
+
+def _who_out(group: Group) -> tuple[str, str]:
+    """(What keeps packets back, the rule or policy by which it does)."""
+    name = group.host.name
+    if any(each.by_library for each in group.blames):
+        loaded = list(dict.fromkeys(one for each in group.blames for one in each.libraries))
+        which = f", {listed(loaded)}," if loaded else ""
+        return f"a library that programs of {name} load{which}", "; no kernel refuses its own ways"
+    if any(each.ipsec for each in group.blames):
+        found = next((each.policy for each in group.blames if each.policy), None)
+        rule = f"; by the policy `{found.words}`" if found else "; `sudo ip xfrm policy` has them"
+        return f"an IPsec policy of {name}, for which there is no key,", rule
+    if group.proven and not group.found:
+        return f"the kernel of {name}", _rule(group)
+    return _who(group), _rule(group)
+
+
+def _let_out(group: Group) -> Iterator[Fix]:
+    name = group.host.name
+    if any(each.by_library for each in group.blames):
+        yield by_hand(
+            name, "`env | grep ^LD_; cat /etc/ld.so.preload` there shows what programs load"
         )
+    elif any(each.ipsec for each in group.blames):
+        policies = dict.fromkeys(each.policy for each in group.blames if each.policy)
+        for policy in policies:
+            yield drop_policy(name, policy.selector, policy.way, policy.demand)
+        if not policies:
+            yield by_hand(
+                name, "`sudo ip xfrm policy` shows which VPN's it is: start that VPN, or remove it"
+            )
+    else:
+        told = part(group.host, "firewall")
+        yield from firewalls.allow(name, told, group.far_ends, "out", found=group.found)
 
 
 @check(
@@ -154,7 +219,8 @@ def firewall_out(seen: Examination) -> Iterator[Match]:
     question="Are all of the ports open that the kernel may pick?",
     reads=_READS,
     severity="error",
-    saw="{who} lets {peers} in at some high ports and not at others: {open} open, {closed} closed",
+    saw="{who} lets {peers} in at some high ports and not at others: {open} open, {closed} closed"
+    "{rule}",
     why="each run is lucky or hangs, by the ports that the kernel picks of {range}",
     symptom="The same command works one time and hangs the next.",
     cause="A firewall opens, or closes, a part of the range of "
@@ -175,6 +241,7 @@ def firewall_range(seen: Examination) -> Iterator[Match]:
             open=_ports(dials, passed=True),
             closed=_ports(dials, passed=False),
             range=_range(group),
+            rule=_rule(group),
         )
 
 
@@ -187,7 +254,7 @@ def _ports(dials: list[Dial], *, passed: bool) -> str:
     question="Does any firewall limit new connections?",
     reads=_READS,
     severity="error",
-    saw="{who} let {accepted:plural connection} from {peers} in and then none: {evidence}",
+    saw="{who} let {accepted:plural connection} from {peers} in and then none: {evidence}{rule}",
     why="it limits how many new connections a second it lets in, and all ranks connect at once",
     symptom="Two ranks come together, eight hang; the next try does otherwise.",
     cause="`ufw limit`, hashlimit or a meter of nftables against guessed passwords counts "
@@ -204,6 +271,7 @@ def connection_rate(seen: Examination) -> Iterator[Match]:
             who=_who(group),
             accepted=sum(map(reached, dials)),
             peers=_from(group),
+            rule=_rule(group),
         )
 
 

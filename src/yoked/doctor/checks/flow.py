@@ -8,7 +8,15 @@ from statistics import median
 from typing import TypeVar
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.bursts import (
+    CRAWL_BYTES_PER_S,
+    NOTHING_BYTES,
+    crawls,
+    find_counting,
+    is_stalled,
+)
 from yoked.doctor.checks.link_groups import described
+from yoked.doctor.checks.links import connected, failing, reached
 from yoked.doctor.checks.query import (
     at,
     chosen_address,
@@ -17,15 +25,12 @@ from yoked.doctor.checks.query import (
     own_interfaces,
     part,
 )
-from yoked.doctor.checks.verdicts import connected, failing, reached
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import keep_radio_awake, send_smaller_packets
-from yoked.records.examination import Dial, Examination, HostSeen
+from yoked.records.examination import Dial, Examination, Fix, HostSeen
 from yoked.units import format_bit_per_s, plural
 
-# A first window of full-size packets, of which not one arrived.
-_NOTHING_BYTES = 14_600
 _FEW_ECHOES, _FEW_LOST = 8, 2
 # TCP sends again what is lost after a fifth of a second at least. Source: RFC 6298, TCP_RTO_MIN.
 _RETRY_S = 0.19
@@ -36,6 +41,8 @@ _CABLE_S = 0.0005
 _SLOW_BYTES_PER_S = 12.5e6
 _FAR_BELOW = 0.5
 _WEAK_DBM = -75
+# Queues that hold back what comes too fast, of which no system takes one by itself.
+_SHAPERS = frozenset({"tbf", "htb", "hfsc", "cbq", "netem", "bfifo", "pfifo"})
 # PPPoE, tunnels of several kinds, what IPv6 asks of every link; the last is tried where nothing
 # answers.
 _SIZES = (8000, 1492, 1480, 1460, 1440, 1420, 1400, 1380, 1280, 1000, 576)
@@ -109,7 +116,7 @@ def mtu(seen: Examination) -> Iterator[Match]:
     holes = {
         (source.name, target.name): dial
         for source, target, dial in _stalled(seen)
-        if (dial.bulk_bytes or 0) <= _NOTHING_BYTES
+        if (dial.bulk_bytes or 0) <= NOTHING_BYTES
     }
     for host, own in by_host(seen, holes):
         link, dial = next(iter(own.items()))
@@ -137,32 +144,43 @@ def _mtu_bytes(seen: Examination, host: HostSeen) -> int:
 @check(
     "bulk-stalls",
     question="Does a long transfer come to its end on every link?",
-    reads=("dials",),
+    reads=("dials", "health.firewall"),
     severity="error",
-    saw="{described}; {bulk_bytes:bytes} arrived before it stopped",
-    why="an exchange of gradients would stop the same way",
+    saw={
+        "stalls": "{described}; {bulk_bytes:bytes} arrived before it stopped{rule}",
+        "limited": "{source} to {target}: {bulk_bytes:bytes} came at {rate:bit/s}{rule}",
+    },
+    why="an exchange of gradients would stop, or crawl, the same way",
     symptom="Steps begin, then `Connection reset by peer`, or a stall.",
-    cause="A bad cable or switch, a radio that gives up, a firewall that ends connections.",
-    fix="By hand.",
+    cause="A bad cable or switch, a radio that gives up, a firewall that ends connections, or one "
+    "that counts bytes: a quota, a limit of so many a second.",
+    fix="Lets all between the hosts pass before the rule that counts, where its rules were read "
+    "(root, or `--sudo`); else by hand.",
     explains=("world-failed", "loss", "jitter", "slow-link", "agent-failed"),
     quick=True,
 )
 def bulk_stalls(seen: Examination) -> Iterator[Match]:
-    for source, target, dial in _stalled(seen):
-        if (dial.bulk_bytes or 0) <= _NOTHING_BYTES:
-            continue
-        yield Match(
-            (target.name, source.name),
-            by_hand(
-                target.name,
-                "check cable, switch and radio between {source} and {target}",
-                source=source.name,
-                target=target.name,
-            ),
-            link=(source.name, target.name),
-            described=described(dial),
-            bulk_bytes=dial.bulk_bytes or 0,
-        )
+    told: set[tuple[str, ...]] = set()
+    for source, target in _open_pairs(seen):
+        for dial in seen.between(source.name, target.name, ("bulk", "burst")):
+            how = "stalls" if is_stalled(dial) else "limited" if crawls(seen, dial) else ""
+            if not how:
+                continue
+            counted = find_counting(seen, dial)
+            if (how == "limited" and not counted.rule) or counted.place in told:
+                continue
+            told.add(counted.place)
+            yield Match(
+                (counted.host, *(n for n in (target.name, source.name) if n != counted.host)),
+                *counted.fix,
+                link=(source.name, target.name),
+                how=how,
+                described=described(dial),
+                bulk_bytes=dial.bulk_bytes or 0,
+                rate=8 * (dial.goodput_bytes_per_s or 0.0),
+                rule=counted.rule,
+            )
+            break
 
 
 def _echoes(seen: Examination, source: HostSeen, target: HostSeen) -> tuple[float, ...]:
@@ -318,13 +336,26 @@ def _goodputs(seen: Examination, pair: _Pair) -> tuple[float, float, str] | None
     measured = [
         each
         for each in seen.dials
-        if (each.source, each.target) == pair and reached(each) and each.goodput_bytes_per_s
+        if (each.source, each.target) == pair
+        and reached(each)
+        and each.goodput_bytes_per_s
+        # It shares the link with all others.
+        and each.purpose != "burst"
     ]
     used = [each.goodput_bytes_per_s or 0.0 for each in measured if each.chosen]
     if not used:
         return None
     best = max(measured, key=lambda each: each.goodput_bytes_per_s or 0.0)
     return max(used), best.goodput_bytes_per_s or 0.0, best.interface
+
+
+def _crawl(seen: Examination, pair: _Pair) -> tuple[float, float, str] | None:
+    """The same of a link that nobody measured, where a burst crawled."""
+    for dial in seen.between(*pair, ("burst",)):
+        if crawls(seen, dial):
+            rate = dial.goodput_bytes_per_s or 0.0
+            return rate, rate, dial.interface
+    return None
 
 
 @check(
@@ -335,7 +366,8 @@ def _goodputs(seen: Examination, pair: _Pair) -> tuple[float, float, str] | None
     saw="{source} to {target} at {interface}: {rate:bit/s}{other}{more}",
     why="every step sends the model's gradients over it; `yoked plan` says what that costs",
     symptom="Two hosts are slower than one; all-reduce takes most of a step.",
-    cause="WiFi, 100 Mbit/s, or a VPN beside a faster cable.",
+    cause="WiFi, 100 Mbit/s, or a VPN beside a faster cable; a shaper that somebody left on "
+    "(`tc qdisc`). Without --bandwidth only a cable that crawls is told.",
     fix="Measures all interfaces and takes the fastest; where there is no other, a cable.",
     on_cluster="nccl-tests' busbw far below the wire's rate says the same.",
 )
@@ -344,7 +376,7 @@ def slow_link(seen: Examination) -> Iterator[Match]:
         pair: rates
         for source, target in _open_pairs(seen)
         for pair in [(source.name, target.name)]
-        for rates in [_goodputs(seen, pair)]
+        for rates in [_goodputs(seen, pair) or _crawl(seen, pair)]
         if rates and (rates[0] < _FAR_BELOW * rates[1] or rates[0] < _SLOW_BYTES_PER_S)
     }
     for host, own in by_host(seen, found):
@@ -353,13 +385,35 @@ def slow_link(seen: Examination) -> Iterator[Match]:
         other = f"; {interface} gives {format_bit_per_s(8 * best)}" if faster else ""
         yield Match(
             _all_at(host, own),
-            choose_again(seen) if faster else by_hand(host.name, "use a cable for {host}"),
+            choose_again(seen) if faster else _speed_up(seen, host, link, rate),
             link=link,
             interface=chosen_interface(seen, seen.host(link[1])),
             rate=8 * rate,
             other=other,
             more=_more(own),
         )
+
+
+def _speed_up(seen: Examination, host: HostSeen, link: _Pair, rate: float) -> Fix:
+    cabled = interface_kind(host, chosen_interface(seen, host)) == "physical"
+    if not cabled or rate >= CRAWL_BYTES_PER_S:
+        return by_hand(host.name, "use a cable for {host}")
+    for end in map(seen.host, link):
+        device = str(chosen_interface(seen, end)).partition(":")[0]
+        queue = part(end, "links", device, "queue")
+        if queue in _SHAPERS:
+            return by_hand(
+                end.name,
+                "{it} sends through a {queue}, which shapes: `tc qdisc show dev {it}` shows to "
+                "what; `tc qdisc del dev {it} root` takes it away, if nobody needs it",
+                it=device,
+                queue=queue,
+            )
+    return by_hand(
+        host.name,
+        "`tc -s qdisc; sudo nft list ruleset` on {host} and the other end shows a shaper or a "
+        "limit; else try another cable",
+    )
 
 
 CHECKS = (mtu, bulk_stalls, loss, wifi_power_save, wifi_weak, jitter, slow_link)

@@ -8,15 +8,12 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import (
-    addresses,
     at,
     chosen_address,
     former_address,
     host_of_address,
-    interface_kind,
     own_interfaces,
     part,
-    prefix_of,
     version_of,
 )
 from yoked.doctor.repairs.base import by_hand
@@ -24,19 +21,16 @@ from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import (
     add_address,
     ask_for_address,
-    drop_address,
-    replace_address,
     set_link_up,
 )
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
 
-_LINKS = (
+LINKS = (
     "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",
     "firewall-ephemeral", "firewall-reject", "firewall-out", "silent-neighbour",
-    "lost-between",
-    "client-isolation", "router-between", "container-bridge", "nat", "wsl-firewall",
-    "wrong-netmask", "dial-failed", "other-answers",
+    "lost-between", "client-isolation", "router-between", "container-bridge", "nat", "wsl-firewall",
+    "wrong-netmask", "wrong-source", "dial-failed", "other-answers",
     "reverse-path", "loss", "slow-interface", "world-failed", "rendezvous-port",
 )  # fmt: skip
 """What fails on links whose interface does."""
@@ -77,7 +71,7 @@ def _named(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
     fix="Finds out anew, with traffic, which interface each host can use.",
     on_cluster="NCCL: `Bootstrap : no socket interface found`, when NCCL_SOCKET_IFNAME "
     "names one that a node does not have.",
-    explains=(*_LINKS, "no-interface"),
+    explains=(*LINKS, "no-interface"),
     quick=True,
 )
 def interface_gone(seen: Examination) -> Iterator[Match]:
@@ -104,7 +98,7 @@ def interface_gone(seen: Examination) -> Iterator[Match]:
     symptom="`Unable to find address for: eth0`, and `No route to host` from the others.",
     cause="Somebody, or a network manager, switched it off.",
     fix="Switches it on.",
-    explains=(*_LINKS, *NAMES, "no-address", "no-interface"),
+    explains=(*LINKS, *NAMES, "no-address", "no-interface"),
     quick=True,
 )
 def interface_down(seen: Examination) -> Iterator[Match]:
@@ -123,7 +117,7 @@ def interface_down(seen: Examination) -> Iterator[Match]:
     symptom="`No route to host` from all others after some seconds.",
     cause="The cable is out, the switch is off, or the radio has lost its network.",
     fix="By hand.",
-    explains=(*_LINKS, "no-address", "no-interface"),
+    explains=(*LINKS, "no-address", "no-interface"),
     quick=True,
 )
 def no_carrier(seen: Examination) -> Iterator[Match]:
@@ -153,7 +147,7 @@ def no_carrier(seen: Examination) -> Iterator[Match]:
     cause="No DHCP server answered, or a fixed address was taken away.",
     fix="Gives it the address that yoked.toml has, until the next start of the host; "
     "where none is known, asks the DHCP server again.",
-    explains=(*_LINKS, *NAMES, "no-interface"),
+    explains=(*LINKS, *NAMES, "no-interface"),
     quick=True,
 )
 def no_address(seen: Examination) -> Iterator[Match]:
@@ -184,7 +178,7 @@ def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
     cause="Only an IPv6 link-local address is there: it needs an interface's name beside "
     "it, which Gloo does not send.",
     fix="Gives the interface an IPv4 address.",
-    explains=(*_LINKS, *NAMES),
+    explains=(*LINKS, *NAMES),
     quick=True,
 )
 def link_local(seen: Examination) -> Iterator[Match]:
@@ -219,7 +213,7 @@ _PRIVATE = {
     fix="Finds out anew, with traffic, which interface each host can use.",
     on_cluster="NCCL leaves docker and lo out by itself (`NCCL_SOCKET_IFNAME=^docker,lo`); "
     "Gloo does not.",
-    explains=(*_LINKS, "same-address", "families"),
+    explains=(*LINKS, "same-address", "families"),
     quick=True,
 )
 def private_interface(seen: Examination) -> Iterator[Match]:
@@ -239,71 +233,6 @@ def private_interface(seen: Examination) -> Iterator[Match]:
 
 
 @check(
-    "same-address",
-    question="Does each host have an address of its own?",
-    reads=("interfaces",),
-    severity="error",
-    saw="{names:list} have one address, {address}",
-    why="packets for one reach the other, by chance and in turns",
-    symptom="Connections fail or reach the wrong machine, now and then.",
-    cause="Two machines were given one address: a copied disk image, a fixed address "
-    "inside the DHCP server's range.",
-    fix="Takes the address from the host that is not to have it, and gives it back its "
-    "own, as yoked.toml has it.",
-    explains=(*_LINKS, *NAMES, "wrong-neighbour"),
-    quick=True,
-)
-def same_address(seen: Examination) -> Iterator[Match]:
-    """An address that the run would use on one host, and that another has too."""
-    told: set[str] = set()
-    for host in several(seen):
-        address = chosen_address(seen, host)
-        if address is None or address in told:
-            continue
-        others = [each for each in host_of_address(seen, address) if each != host.name]
-        if not others or interface_kind(host, host.wanted.get("interface")) == "docker":
-            continue
-        told.add(address)
-        names = [host.name, *others]
-        wrong = _intruder(seen, address, names)
-        yield Match(
-            (wrong.name, *(each for each in names if each != wrong.name)),
-            *_own_address_back(seen, wrong, address),
-            names=names,
-            address=address,
-        )
-
-
-def _intruder(seen: Examination, address: str, names: list[str]) -> HostSeen:
-    """Of hosts with one address the one that is not to have it; the last where that is unknown."""
-    hosts = [seen.host(name) for name in names]
-    for host in reversed(hosts):
-        if former_address(seen, host) is not None:
-            return host
-    return next(
-        (host for host in reversed(hosts) if chosen_address(seen, host) != address), hosts[-1]
-    )
-
-
-def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[Fix, ...]:
-    """Take an address from a host; where the run would use it, give it its own instead."""
-    interface = next(name for name, own, _ in addresses(host) if own == address)
-    prefix = prefix_of(host, address)
-    if chosen_address(seen, host) != address:
-        return (drop_address(host.name, address, prefix, interface),)
-    former = former_address(seen, host)
-    if former is None:
-        return (
-            by_hand(
-                host.name,
-                "give {interface} of {host} an address of its own",
-                interface=interface,
-            ),
-        )
-    return (replace_address(host.name, (address, prefix), former, interface),)
-
-
-@check(
     "families",
     question="Are the addresses of all hosts of one family?",
     reads=("interfaces", "dials"),
@@ -314,7 +243,7 @@ def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[
     cause="On one host an interface with IPv6 alone was chosen, often a VPN's; on another "
     "one with IPv4.",
     fix="Finds out anew, with traffic, which interfaces of one family reach each other.",
-    explains=(*_LINKS, *NAMES),
+    explains=(*LINKS, *NAMES),
     quick=True,
 )
 def families(seen: Examination) -> Iterator[Match]:
@@ -339,7 +268,7 @@ def families(seen: Examination) -> Iterator[Match]:
     symptom="The host is reached over ssh by a jump host, USB or a serial line alone.",
     cause="It is in no network with the others.",
     fix="By hand: a cable, or a wireless network.",
-    explains=(*_LINKS, *NAMES),
+    explains=(*LINKS, *NAMES),
     quick=True,
 )
 def no_interface(seen: Examination) -> Iterator[Match]:
@@ -362,7 +291,6 @@ CHECKS = (
     no_address,
     link_local,
     private_interface,
-    same_address,
     families,
     no_interface,
 )

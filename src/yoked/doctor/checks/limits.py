@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.links import NO_DESCRIPTORS, USED_UP
 from yoked.doctor.checks.query import part, ranks_of
-from yoked.doctor.checks.verdicts import NO_DESCRIPTORS, USED_UP
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.startfiles import take_out_limit
 from yoked.doctor.repairs.system import end_processes, sysctl

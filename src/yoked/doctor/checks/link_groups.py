@@ -7,20 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.doctor.check import Match
+from yoked.doctor.checks.blame import Blame
+from yoked.doctor.checks.links import Link, reached
 from yoked.doctor.checks.query import chosen_address, chosen_interface
-from yoked.doctor.checks.verdicts import Link, Verdict, reached, verdicts
+from yoked.doctor.checks.verdicts import Verdict, verdicts
 from yoked.doctor.repairs.fleet import choose_again
+from yoked.doctor.ruleset import Suspect
 from yoked.records.examination import Dial, Examination, Fix, HostSeen
 from yoked.units import format_duration, plural
 
 
 @dataclass(frozen=True)
 class Group:
-    """Links that fail by one cause on one host."""
+    """Links that fail by one cause on one host. blames: what is in the way of them there, where
+    that is known.
+    """
 
     seen: Examination
     host: HostSeen
     links: tuple[Link, ...]
+    blames: tuple[Blame, ...] = ()
 
     @property
     def peers(self) -> list[HostSeen]:
@@ -38,6 +44,25 @@ class Group:
         """Theirs, as far as they have one."""
         own = [chosen_address(self.seen, each) for each in self.peers]
         return [each for each in own if each is not None]
+
+    @property
+    def far_ends(self) -> list[str]:
+        """The addresses of the other ends, as packets of these links have them."""
+        found = [
+            link.address if link.source == self.host else link.source_address for link in self.links
+        ]
+        return list(dict.fromkeys(each for each in found if each))
+
+    @property
+    def found(self) -> list[Suspect]:
+        """The rules that are in the way, each once, those first that surely are."""
+        rules = dict.fromkeys(each for blame in self.blames for each in blame.found)
+        return sorted(rules, key=lambda each: not each.sure)
+
+    @property
+    def proven(self) -> bool:
+        """Whether there is proof of any on the host itself."""
+        return any(each.proven for each in self.blames)
 
     @property
     def names(self) -> list[str]:
@@ -78,7 +103,9 @@ def groups(seen: Examination, check: str) -> Iterator[Group]:
             found.setdefault(verdict.host, []).append(verdict)
     for host in seen.up:
         if host.name in found:
-            yield Group(seen, host, tuple(each.link for each in found[host.name]))
+            own = found[host.name]
+            blames = tuple(each.blame for each in own if each.blame)
+            yield Group(seen, host, tuple(each.link for each in own), blames)
 
 
 def described(dial: Dial) -> str:
@@ -89,9 +116,19 @@ def described(dial: Dial) -> str:
     if dial.answered_by not in (None, dial.target):
         return f"{way}: {dial.answered_by} answered"
     took = f" after {format_duration(dial.took_s)}" if dial.took_s is not None else ""
+    if dial.error == "ETIMEDOUT" and dial.rtt_s is not None:
+        return f"{way}: it answered, and then nothing more came"
     if dial.error == "ETIMEDOUT":
-        return f"{way}: no answer{took}"
+        return f"{way}: no answer{took}{_got(dial)}"
     return f"{way}: {dial.error_text or 'failed'} ({dial.error}){took}"
+
+
+def _got(dial: Dial) -> str:
+    """What the target's kernel knows of a dial without an answer."""
+    if dial.arrived is None:
+        return ""
+    under = f" as {dial.arrived_from}" if dial.arrived_from else ""
+    return f", and {dial.target} got {f'it{under}' if dial.arrived else 'nothing of it'}"
 
 
 def alternative(group: Group, *otherwise: Fix) -> tuple[Fix, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import NAMES
-from yoked.doctor.checks.link_groups import alternative, groups
+from yoked.doctor.checks.link_groups import Group, alternative, groups
 from yoked.doctor.checks.query import addresses, chosen_address, part
 from yoked.doctor.checks.routes import AFTER, join, network_of
+from yoked.doctor.checks.verdicts import both_ways, cards_of, strange_card
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination
 from yoked.records.shell import listed_words
@@ -18,15 +19,20 @@ from yoked.units import listed
 @check(
     "other-answers",
     question="Does the right host answer at every address?",
-    reads=("dials",),
+    reads=("dials", "health.routes", "health.links"),
     severity="error",
-    saw="at {address}, the address of {host}, {named} answers: {evidence}",
-    why="two machines have that address, or it means another one on each host",
+    saw={
+        "answers": "at {address}, the address of {meant}, {named} answers: {evidence}",
+        "card": "what is for {address}, the address of {meant}, goes to {named}: {evidence}",
+    },
+    why="two machines have that address, or one answers in the other's place",
     symptom="`Connection refused`, or a handshake that makes no sense: `op.preamble.length "
-    "<= op.nbytes`.",
+    "<= op.nbytes`; or `Connection timed out`.",
     cause="Another machine has the same address, or the address (172.17.0.1) means each "
-    "host's own containers.",
-    fix="Takes an interface at which the right host answers; else by hand, another address.",
+    "host's own containers. Or another one answers the question for its network card: `proxy_arp`, "
+    "or a program such as netcut.",
+    fix="Takes an interface at which the right host answers; else by hand, another address, or "
+    "another look at who answers.",
     explains=(*NAMES, *AFTER),
     quick=True,
 )
@@ -38,13 +44,56 @@ def other_answers(seen: Examination) -> Iterator[Match]:
             for dial in link.dials
             if dial.answered_by not in (None, dial.target)
         }
+        cards = dict.fromkeys(
+            mac
+            for link in group.links
+            for way in both_ways(link)
+            if way.target == group.host and (mac := strange_card(way)) is not None
+        )
+        if cards and not who:
+            yield _wrong_card(group, next(iter(cards)))
+            continue
         named = listed(sorted(str(each) for each in who)) or "a machine that is not of the fleet"
         other_address = by_hand(
             group.host.name,
             "give {interface} of {host} another address",
             interface=group.interface,
         )
-        yield group.match(*alternative(group, other_address), address=group.address, named=named)
+        yield group.match(
+            *alternative(group, other_address),
+            how="answers",
+            meant=group.host.name,
+            address=group.address,
+            named=named,
+        )
+
+
+def _wrong_card(group: Group, mac: str) -> Match:
+    """What is for a host goes to a network card that is none of its own."""
+    owner = next((each.name for each in group.seen.up if mac in cards_of(each)), None)
+    if owner is None:
+        look = by_hand(
+            group.host.name,
+            "find the machine with the network card {mac}: it has the address {address} too",
+            mac=mac,
+            address=group.address,
+        )
+    else:
+        look = by_hand(
+            owner,
+            "find what answers for {address} on {host}: `sysctl -a | grep proxy_arp`, "
+            "`ip address`, or a program that sends ARP",
+            address=group.address,
+        )
+    whose = f"of {owner}" if owner else "which is none of the fleet's"
+    return group.match(
+        look,
+        hosts=[owner or group.host.name, *([group.host.name] if owner else [])],
+        how="card",
+        meant=group.host.name,
+        address=group.address,
+        named=f"the network card {mac}, {whose}",
+    )
 
 
 @check(
@@ -163,27 +212,31 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
     question="Does what is between the hosts let packets pass?",
     reads=("dials", "health.firewall", "health.routes"),
     severity="error",
-    saw="the network cards of {names:list} answer each other, neither has a firewall, and no "
-    "connection comes about in either direction: {evidence}",
-    why="something between them drops packets, in one direction at least",
-    symptom="`Connection timed out` in both directions, although `ip neighbour` shows both "
-    "as reachable.",
+    saw="the network cards of {names:list} answer each other, neither has a rule against it, and "
+    "no connection comes about: {evidence}",
+    why="something drops packets, in one direction at least: what lies between them, or something "
+    "on a host that is no rule of its firewall",
+    symptom="`Connection timed out`, although `ip neighbour` shows both as reachable.",
     cause="What lies between drops packets, perhaps in one direction alone: then no answer "
-    "comes back, and both directions fail.",
-    fix="Takes another interface where one works; else by hand.",
+    "comes back, and both directions fail. Or a host does, by other means than rules: `tc`, a BPF "
+    "program.",
+    fix="Takes another interface where one works; else by hand: see where they are lost.",
     on_cluster="Clouds: a security group or network ACL that is not stateful.",
     explains=AFTER,
     quick=True,
 )
 def lost_between(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "lost-between"):
-        switch = by_hand(
+        watch = by_hand(
             "",
-            "plug {names} into one plain switch: rules of a managed switch, a mesh or a bridge "
-            "are what is left",
+            "run `tcpdump -ni any tcp and host {address}` on {names} while `yoked doctor` runs: "
+            "what one shows as sent and the other not as come is lost between them, at a managed "
+            "switch, a mesh or a bridge; what is never shown as sent is lost on its host: "
+            "`tc -s qdisc`",
+            address=group.address,
             names=listed_words(group.names),
         )
-        yield group.match(*alternative(group, switch), hosts=group.names, names=group.names)
+        yield group.match(*alternative(group, watch), hosts=group.names, names=group.names)
 
 
 @check(

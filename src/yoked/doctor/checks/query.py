@@ -91,6 +91,12 @@ def prefix_of(host: HostSeen, address: str) -> int | None:
     return next((prefix for _, own, prefix in addresses(host) if own == address), None)
 
 
+def interface_of(host: HostSeen, address: str) -> str | None:
+    """The device on which a host has an address."""
+    found = (name for name, own, _ in addresses(host) if own == address)
+    return next((name.partition(":")[0] for name in found), None)
+
+
 def in_network(host: HostSeen, own: str, other: str) -> bool | None:
     """Whether `other` is in the network of a host's address `own`; None: it has no such one."""
     prefix, mine, theirs = prefix_of(host, own), address_of(own), address_of(other)

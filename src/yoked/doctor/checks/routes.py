@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ipaddress import ip_interface
+from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.duplicates import give_back
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
 from yoked.doctor.checks.query import (
     address_of,
+    addresses,
+    at,
     chosen_address,
     chosen_interface,
     common_prefix,
     former_address,
+    in_network,
     part,
     prefix_of,
 )
-from yoked.doctor.checks.verdicts import FORBIDDEN
+from yoked.doctor.checks.verdicts import FORBIDDEN, strays
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.network import add_route, forget_neighbor, replace_address, route_directly
+from yoked.doctor.repairs.network import (
+    add_route,
+    forget_neighbor,
+    replace_address,
+    route_by_one,
+    route_directly,
+    set_route_source,
+)
 from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Examination, Fix
 from yoked.records.shell import listed_words, shell_line
@@ -168,27 +180,109 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
     question="Do packets leave by the interface that leads to the others?",
     reads=("dials", "health.routes"),
     severity="error",
-    saw="{host} sends what is for {peer_addresses:list} out by {taken:list}, although it is "
-    "in their network at {interface}",
-    why="a VPN that takes all traffic, or a rule of `ip rule`, draws it away",
-    symptom="`Connection timed out`, only while the VPN is on.",
+    saw={
+        "interface": "{host} sends what is for {peer_addresses:list} out by {taken:list}, although "
+        "it is in their network at {interface}",
+        "silent": "{host} sends what is for {peer_addresses:list} out by {taken:list}, where "
+        "nobody answers: it has an address of their network there too, beside {interface}",
+        "gateway": "{host} sends what is for {peer_addresses:list} to the router {taken:list}, "
+        "although it is in their network at {interface}",
+        "hops": "{host} has a route with several next hops to {peer_addresses:list}: a part of its "
+        "connections leaves by {taken:list}, which does not lead there, beside {interface}",
+    },
+    why="a VPN that takes all traffic, a rule of `ip rule` or a route of one's own draws it away",
+    symptom="`Connection timed out`, only while the VPN is on; or of a part of the connections.",
     cause="A VPN that takes all traffic, or a policy route, draws packets for the home's "
-    "own network away.",
-    fix="Routes straight to the peers, with a rule that is asked before the VPN's.",
+    "own network away. A bridge to containers or a second interface has an address of that "
+    "network. A route by hand leads over a router, or has several next hops.",
+    fix="Routes straight to the peers, with a rule that is asked before the VPN's; of several next "
+    "hops, by that which leads there.",
     explains=AFTER,
     quick=True,
 )
 def other_way(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-way"):
-        taken = {
-            str(part(group.host, "routes", each, "interface")) for each in group.peer_addresses
-        }
+        ways = {each: part(group.host, "routes", each) for each in group.peer_addresses}
+        how, taken = _strayed(group, ways)
         yield group.match(
-            *_routes_to_peers(group),
+            *(_by_one_hop(group, ways) if how == "hops" else _routes_to_peers(group)),
+            how=how,
             peer_addresses=group.peer_addresses,
-            taken=sorted(taken),
+            taken=taken,
             interface=group.interface,
         )
+
+
+def _strayed(group: Group, ways: dict[str, Any]) -> tuple[str, list[str]]:
+    """How packets go astray, and by which interfaces or routers."""
+    own_links = (each for each in group.links if each.source == group.host)
+    hops = list(dict.fromkeys(name for link in own_links for name in strays(link)))
+    if hops:
+        return "hops", hops
+    if gateways := sorted({str(at(each, "gateway")) for each in ways.values()} - {"None"}):
+        return "gateway", gateways
+    taken = sorted({str(at(each, "interface")) for each in ways.values()})
+    own = {name.partition(":")[0] for name, address, _ in addresses(group.host)
+           if _among(group, address)}  # fmt: skip
+    return ("silent" if own.issuperset(taken) else "interface"), taken
+
+
+def _among(group: Group, address: str) -> bool:
+    return any(in_network(group.host, address, each) for each in group.peer_addresses)
+
+
+def _by_one_hop(group: Group, ways: dict[str, Any]) -> Iterator[Fix]:
+    """Have each route with several next hops lead by the one that is meant."""
+    told: set[str] = set()
+    for way in ways.values():
+        network = f"{at(way, 'network')}/{at(way, 'prefix')}"
+        known = at(way, "hops") and at(way, "network") and group.address
+        if known and network not in told:
+            told.add(network)
+            interface = group.interface.partition(":")[0]
+            own = str(group.address)
+            yield route_by_one(group.host.name, network, interface, own, way["hops"])
+
+
+@check(
+    "wrong-source",
+    question="Does every host send from an address that the others can answer?",
+    reads=("dials", "health.routes"),
+    severity="error",
+    saw="{host} sends to {peers:list} from {taken}, to which they have no way, although it is in "
+    "their network as {own}: {evidence}",
+    why="what it sends may arrive, and no answer comes back",
+    symptom="`Connection timed out` of all that one host begins; what others begin with it works.",
+    cause="The route has a `src` that is the address of a VPN, of loopback, or an old one.",
+    fix="Has the route send from the address in that network, until the next start.",
+    explains=AFTER,
+    quick=True,
+)
+def wrong_source(seen: Examination) -> Iterator[Match]:
+    for group in groups(seen, "wrong-source"):
+        own, interface = str(group.address), group.interface.partition(":")[0]
+        ways = {each: part(group.host, "routes", each) for each in group.peer_addresses}
+        sources = (str(at(each, "source")) for each in ways.values() if at(each, "source"))
+        taken = next((each for each in sources if each != own), own)
+        yield group.match(
+            *_send_from(group, own, interface, taken),
+            peers=group.peer_addresses,
+            taken=taken,
+            own=own,
+        )
+
+
+def _send_from(group: Group, own: str, interface: str, taken: str) -> Iterator[Fix]:
+    prefix = prefix_of(group.host, own)
+    networks = dict.fromkeys(
+        f"{at(way, 'network')}/{at(way, 'prefix')}"
+        if at(way, "network") and at(way, "prefix")
+        else network_of(own, prefix or 0)
+        for each in group.peer_addresses
+        for way in [part(group.host, "routes", each)]
+    )
+    for network in networks:
+        yield set_route_source(group.host.name, network, interface, own, taken)
 
 
 @check(
@@ -224,7 +318,7 @@ def _into_their_network(group: Group) -> tuple[Fix, ...]:
         former = former_address(group.seen, host)
         if today is None or interface is None or former is None or former[0] == today:
             continue
-        return (replace_address(host.name, (today, prefix_of(host, today)), former, interface),)
+        return (give_back(host, today, former, interface),)
     return join(group)
 
 
@@ -289,6 +383,7 @@ CHECKS = (
     other_network,
     wrong_neighbour,
     other_way,
+    wrong_source,
     reverse_path,
     dial_failed,
 )

@@ -6,11 +6,18 @@ twice, and none that fails goes untold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import wraps
-from typing import TypeVar
 
+from yoked.doctor.checks.blame import Blame, blame, blame_for_silent_cards
+from yoked.doctor.checks.links import (
+    NO_DESCRIPTORS,
+    USED_UP,
+    Link,
+    failing,
+    once,
+    reached,
+)
 from yoked.doctor.checks.query import (
     ANSWERED,
     SILENT,
@@ -20,143 +27,35 @@ from yoked.doctor.checks.query import (
     former_address,
     in_network,
     interface_kind,
+    interface_of,
     mapping,
     part,
 )
-from yoked.doctor.firewalls import drops_outgoing, is_off, limits_rate
+from yoked.doctor.firewalls import limits_rate
 from yoked.fleet.enclosed import enclosed_by
-from yoked.records.examination import Dial, Examination, HostSeen
+from yoked.records.examination import Examination, HostSeen
 
 # What a host's own kernel answers when a route forbids the way.
 # Source: fib_props in Linux's net/ipv4/fib_semantics.c.
 FORBIDDEN = {"EACCES": "prohibit", "EINVAL": "blackhole", "EHOSTUNREACH": "unreachable"}
+# Anything else that it says to a question for the way is not about routes.
+_NO_WAY = frozenset({"ENETUNREACH", *FORBIDDEN})
 _UNREACHABLE = frozenset({"EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ENONET"})
-# What a kernel answers to a dial for which a host has no port, or a process no descriptor left.
-USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE", "EAGAIN"})
-NO_DESCRIPTORS = frozenset({"EMFILE", "ENFILE"})
-_NOTHING_LEFT = USED_UP | NO_DESCRIPTORS
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link with something wrong. dials: at the address of the run, those first that fail of a
-    port that the kernel picked.
-    """
-
-    seen: Examination
-    source: HostSeen
-    target: HostSeen
-    dials: tuple[Dial, ...]
-
-    @property
-    def ephemeral(self) -> tuple[Dial, ...]:
-        """Dials at ports that the kernel picked."""
-        return tuple(each for each in self.dials if each.purpose != "rendezvous")
-
-    @property
-    def failed(self) -> Dial:
-        """The first dial that did not come through, of those first that left the host.
-
-        Dials that wait for an answer can take the last ports of a source, and then the next fail.
-        """
-        failed = [each for each in self.dials if not reached(each)]
-        return next((each for each in failed if each.error not in _NOTHING_LEFT), failed[0])
-
-    @property
-    def address(self) -> str:
-        """The target's."""
-        return self.dials[0].address
-
-    @property
-    def source_address(self) -> str | None:
-        """The source's: that which its kernel takes, else that of the run."""
-        return self.failed.source_address or chosen_address(self.seen, self.source)
-
-    @property
-    def name(self) -> tuple[str, str]:
-        """(source, target)."""
-        return self.source.name, self.target.name
-
-    @property
-    def rendezvous_passed(self) -> bool | None:
-        """Whether the port that stays the same is open; None: it was not tried."""
-        tried = [each for each in self.dials if each.purpose == "rendezvous"]
-        # A dial without a port of its own was made again from another one, and came through.
-        return None if not tried else all(reached(each) or each.error in USED_UP for each in tried)
-
-    def back(self) -> Link | None:
-        """The link in the other direction, if it fails too."""
-        return _link(self.seen, self.target, self.source)
-
-    def way(self, *names: str) -> object:
-        """What the source says of its way to the target's address."""
-        return part(self.source, "routes", self.address, *names)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A link that fails. check: the one that tells it; host: the one to mend."""
+    """A link that fails. check: the one that tells it; host: the one to mend; blame: what keeps
+    packets back there, where that is it.
+    """
 
     check: str
     host: str
     link: Link
+    blame: Blame | None = None
 
 
-def reached(dial: Dial) -> bool:
-    """Whether a dial came through, and to the right host."""
-    return dial.ok and dial.answered_by in (None, dial.target)
-
-
-def connected(dial: Dial) -> bool:
-    """Whether a dial got as far as an answer, whatever came then."""
-    return reached(dial) or dial.rtt_s is not None
-
-
-def _link(seen: Examination, source: HostSeen, target: HostSeen) -> Link | None:
-    """A link on which connections fail. What fails later, of bulk alone, is not about the way."""
-    dials = [
-        each
-        for each in seen.between(source.name, target.name, ("ephemeral", "bulk", "rendezvous"))
-        if each.purpose != "bulk" or reached(each) or not connected(each)
-    ]
-    counted = [each for each in dials if each.purpose != "rendezvous"] or dials
-    if all(map(reached, counted)):
-        return None
-    dials.sort(key=lambda each: (each.purpose == "rendezvous", reached(each)))
-    return Link(seen, source, target, tuple(dials))
-
-
-_Found = TypeVar("_Found")
-
-
-def _once(work_out: Callable[[Examination], _Found]) -> Callable[[Examination], _Found]:
-    """Remember what was worked out of the last examination: dozens of checks ask for it."""
-    last: tuple[Examination, _Found] | None = None
-
-    @wraps(work_out)
-    def ask(seen: Examination) -> _Found:
-        nonlocal last
-        known = last
-        # By identity: to compare or to hash one would take as long.
-        if known is None or known[0] is not seen:
-            known = last = (seen, work_out(seen))
-        return known[1]
-
-    return ask
-
-
-@_once
-def failing(seen: Examination) -> list[Link]:
-    """All links that fail, in the order of the hosts."""
-    return [
-        link
-        for target in seen.up
-        for source in seen.up
-        if source != target and (link := _link(seen, source, target)) is not None
-    ]
-
-
-@_once
+@once
 def verdicts(seen: Examination) -> list[Verdict]:
     """One for each link that fails."""
     return [_verdict(link) for link in failing(seen)]
@@ -195,6 +94,37 @@ def _impostor(link: Link) -> Verdict | None:
     return Verdict("other-answers", link.target.name, link) if foreign else None
 
 
+def _other_card(link: Link) -> Verdict | None:
+    """What is for one of the two goes to a network card that it does not have."""
+    for way in both_ways(link):
+        if strange_card(way) is not None:
+            return Verdict("other-answers", way.target.name, link)
+    return None
+
+
+def strange_card(way: Link) -> str | None:
+    """The network card that the source takes for the target's, and is none of it; None: it is, or
+    nobody knows: what hands on frames, as a repeater does, may give all of them its own.
+    """
+    own, taken = cards_of(way.target), way.way("mac")
+    here = chosen_address(way.seen, way.source)
+    neighbours = here is not None and in_network(way.source, here, way.address)
+    if way.way("neighbour") not in ANSWERED or way.way("gateway") or not neighbours:
+        return None
+    if not own or not taken or taken in own:
+        return None
+    others = [host for host in way.seen.up if host not in (way.source, way.target)]
+    known = {at(part(host, "routes", way.address), "mac") for host in others}
+    anothers = any(taken in cards_of(host) for host in others)
+    return str(taken) if anothers or known & own else None
+
+
+def cards_of(host: HostSeen) -> set[str]:
+    """The hardware addresses of a host."""
+    links = mapping(part(host, "links")).values()
+    return {str(mac) for each in links if (mac := at(each, "mac"))}
+
+
 def _nothing_left(link: Link) -> Verdict | None:
     """The source has no port, or no descriptor, to dial with."""
     error = link.failed.error
@@ -203,14 +133,20 @@ def _nothing_left(link: Link) -> Verdict | None:
     return Verdict("open-files", link.source.name, link) if error in NO_DESCRIPTORS else None
 
 
+def both_ways(link: Link) -> Iterator[Link]:
+    """A link, and the way back, as far as anybody dialled there."""
+    yield link
+    towards = (each for each in link.seen.dials if each.target == link.source.name)
+    if dials := tuple(each for each in towards if each.chosen):
+        yield Link(link.seen, link.target, link.source, dials)
+
+
 def _either(rule: Callable[[Link], str | None]) -> Callable[[Link], Verdict | None]:
     """A rule about the way out of a host, asked of both: an answer needs a way back."""
 
     def asked(link: Link) -> Verdict | None:
-        towards = (each for each in link.seen.dials if each.target == link.source.name)
-        dials = tuple(each for each in towards if each.chosen)
-        for each in (link, Link(link.seen, link.target, link.source, dials)):
-            check = rule(each) if each.dials else None
+        for each in both_ways(link):
+            check = rule(each)
             if check is not None:
                 host = _stray(link) if check == "other-network" else each.source.name
                 return Verdict(check, host, link)
@@ -231,7 +167,7 @@ def _netmask(way: Link) -> str | None:
 def _route(way: Link) -> str | None:
     """The kernel refuses to send there: no route, or one that forbids it."""
     error = way.way("error")
-    if error is None:
+    if error not in _NO_WAY:
         return None
     own = chosen_address(way.seen, way.source)
     neighbours = own is not None and in_network(way.source, own, way.address)
@@ -273,15 +209,43 @@ def _neighbour(way: Link) -> str | None:
 
 
 def _other_way(way: Link) -> str | None:
-    """What is for a neighbour leaves by an interface that does not lead to it."""
+    """What is for a neighbour leaves by an interface, or a router, that does not lead to it."""
     own, taken = chosen_address(way.seen, way.source), way.way("interface")
     if own is None or taken is None or not in_network(way.source, own, way.address):
         return None
-    leads = any(
-        name.partition(":")[0] == taken and in_network(way.source, address, way.address)
+    if strays(way) or way.way("gateway") is not None:
+        return "other-way"
+    places = [
+        name.partition(":")[0]
         for name, address, _ in addresses(way.source)
-    )
-    return None if leads else "other-way"
+        if in_network(way.source, address, way.address)
+    ]
+    if taken not in places:
+        return "other-way"
+    # Two interfaces have addresses of one network, as a bridge to containers may, and nobody
+    # answers at that which the kernel takes.
+    meant = interface_of(way.source, own)
+    return "other-way" if taken != meant and way.way("neighbour") in SILENT else None
+
+
+def strays(way: Link) -> list[str]:
+    """Of a route with several next hops the interfaces that do not lead to a neighbour."""
+    own = chosen_address(way.seen, way.source)
+    meant = interface_of(way.source, own) if own else None
+    hops = way.way("hops")
+    named = [str(at(each, "interface")) for each in hops] if isinstance(hops, list) else []
+    return [each for each in named if meant in named and each != meant]
+
+
+def _strange_source(link: Link) -> Verdict | None:
+    """The source's kernel sends from an address that the target has no way to."""
+    own, taken = chosen_address(link.seen, link.source), link.way("source")
+    if own is None or taken in (None, own) or not in_network(link.source, own, link.address):
+        return None
+    theirs = [address for _, address, _ in addresses(link.target)]
+    if any(in_network(link.target, each, str(taken)) for each in theirs):
+        return None
+    return Verdict("wrong-source", link.source.name, link)
 
 
 def _reverse_path(link: Link) -> Verdict | None:
@@ -300,6 +264,8 @@ def _silence(link: Link) -> Verdict | None:
     """The target does not answer the question for its network card."""
     if link.way("neighbour") not in SILENT or link.failed.error == "ECONNREFUSED":
         return None
+    if guilty := blame_for_silent_cards(link):
+        return Verdict("firewall-drop", guilty.host, link, guilty)
     return _apart(link, "silent-neighbour")
 
 
@@ -330,16 +296,19 @@ def _loner(link: Link) -> str:
 
 def _some_pass(link: Link) -> Verdict | None:
     """Some high ports are open, some are not."""
-    if not any(map(reached, link.ephemeral)):
+    guilty = blame(link)
+    if guilty is None or guilty.direction == "out" or not any(map(reached, link.ephemeral)):
         return None
     closed = {each.port for each in link.ephemeral if not reached(each)}
     # A limit on new connections hits whoever comes late, at a port that was open before.
-    by_chance = limits_rate(part(link.target, "firewall")) or any(
+    told = part(link.seen.host(guilty.host), "firewall")
+    by_chance = limits_rate(told, guilty.found) or any(
         reached(each) and each.port in closed
         for each in link.seen.dials
         if each.target == link.target.name and each.chosen
     )
-    return Verdict("connection-rate" if by_chance else "firewall-range", link.target.name, link)
+    check = "connection-rate" if by_chance else "firewall-range"
+    return Verdict(check, guilty.host, link, guilty)
 
 
 def _between(link: Link) -> Verdict | None:
@@ -352,45 +321,40 @@ def _between(link: Link) -> Verdict | None:
 
 
 def _outbound(link: Link) -> Verdict | None:
-    """The source's own firewall, as far as that can be told."""
-    told = drops_outgoing(part(link.source, "firewall"))
-    # Nothing on the target could keep it out, and the way itself is open.
-    no_other = is_off(part(link.target, "firewall")) and link.back() is None
-    if told or no_other or (told is None and _alone_in_failing(link)):
-        return Verdict("firewall-out", link.source.name, link)
-    return None
+    """A host's own rules, or its kernel, let nothing out."""
+    guilty = _blame_of_filter(link)
+    if guilty is None or guilty.direction != "out":
+        return None
+    return Verdict("firewall-out", guilty.host, link, guilty)
 
 
-def _alone_in_failing(link: Link) -> bool:
-    """Whether the source reaches nobody, while all others reach each other and it."""
-    failed = failing(link.seen)
-    mine = [each for each in failed if each.source == link.source]
-    return len(link.seen.up) > 2 and failed == mine and len(mine) == len(link.seen.up) - 1
+def _blame_of_filter(link: Link) -> Blame | None:
+    """Who is to blame for silence, or for a refusal."""
+    error = link.failed.error
+    filtered = error in ("ETIMEDOUT", "ECONNREFUSED", "ESRCH") or error in _UNREACHABLE
+    return blame(link) if filtered else None
 
 
 def _rejected(link: Link) -> Verdict | None:
-    """The target was reached, and its answer is no."""
-    error = link.failed.error
-    if error == "ECONNREFUSED" or error in _UNREACHABLE:
-        return Verdict("firewall-reject", link.target.name, link)
-    return None
-
-
-def _no_firewall(link: Link) -> Verdict | None:
-    """Silence both ways, although neither has a firewall."""
-    if link.failed.error != "ETIMEDOUT" or link.back() is None or link.rendezvous_passed:
+    """It was reached, and the answer is no."""
+    guilty = _blame_of_filter(link)
+    if guilty is None or link.failed.error in ("ETIMEDOUT", "ESRCH"):
         return None
-    if not all(is_off(part(each, "firewall")) for each in (link.source, link.target)):
-        return None
-    return _apart(link, "lost-between")
+    return Verdict("firewall-reject", guilty.host, link, guilty)
 
 
 def _dropped(link: Link) -> Verdict | None:
     """No answer at all."""
     if link.failed.error != "ETIMEDOUT":
         return None
-    check = "firewall-ephemeral" if link.rendezvous_passed else "firewall-drop"
-    return Verdict(check, link.target.name, link)
+    guilty = _blame_of_filter(link)
+    if guilty is None:
+        # Neither host has a rule against it.
+        partly = any(map(reached, link.ephemeral))
+        return None if partly else _apart(link, "lost-between")
+    only_high = link.rendezvous_passed and not guilty.answers
+    check = "firewall-ephemeral" if only_high else "firewall-drop"
+    return Verdict(check, guilty.host, link, guilty)
 
 
 _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
@@ -400,7 +364,9 @@ _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
     _either(_netmask),
     _either(_route),
     _either(_neighbour),
+    _other_card,
     _either(_other_way),
+    _strange_source,
     _silence,
     _reverse_path,
     _windows_firewall,
@@ -409,6 +375,5 @@ _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
     _outbound,
     _between,
     _rejected,
-    _no_firewall,
     _dropped,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import described
@@ -13,6 +13,13 @@ from yoked.records.examination import Examination
 from yoked.units import format_duration, listed
 
 _ACTED_UPON = re.compile("(TORCH|GLOO|NCCL|PYTHON|PYTORCH|OMP|KMP|MKL|LD|CUDA|OPENSSL|SSL)_?")
+# Of a rank that waits for another: the trouble is elsewhere, if another one has any of its own.
+_WAITS = re.compile(
+    r"^it (was|said|came)|wait timeout|waiting|[Cc]onnection (closed|reset) by peer|"
+    r"closed the connection|[Tt]imed out"
+)
+# Of a rank that did not come as far as to another host.
+_AT_HOME = re.compile(r"\b127\.\d+\.\d+\.\d+|::1\b|\[Errno (?!104|110|111|113)\d+\]|localhost")
 
 
 @check(
@@ -24,7 +31,8 @@ _ACTED_UPON = re.compile("(TORCH|GLOO|NCCL|PYTHON|PYTORCH|OMP|KMP|MKL|LD|CUDA|OP
     why="the ranks of a run do the same, and would fail the same way",
     symptom="What the ranks themselves said is in the finding.",
     cause="None of the other checks found it: a cause that nobody has listed. The finding "
-    "has all evidence there is.",
+    "has all evidence there is, and is about the host whose rank failed by itself; about all where "
+    "each waited for another.",
     fix="None is known. The bundle has what is needed to find it.",
     on_cluster="nccl-tests' all_reduce_perf over two nodes is the same proof on a cluster.",
 )
@@ -42,9 +50,9 @@ def world_failed(seen: Examination) -> Iterator[Match]:
     passed = sum(each.ok for each in dials)
     failed = [described(each) for each in dials if not each.ok]
     rest = f"; {listed(failed)}" if failed else ""
+    here = [host.name for host in seen.up if host.name in world.said]
     yield Match(
-        [host.name for host in seen.up if host.name in world.said]
-        or [host.name for host in seen.up],
+        _named_by(world.said, here) or here or [host.name for host in seen.up],
         by_hand("", "yoked doctor --bundle doctor.zip    has all that was seen, for a bug report"),
         reason=world.reason or "a world of ranks did not come about",
         took=took,
@@ -66,6 +74,12 @@ def _unlike(seen: Examination) -> str:
         if len({own.get(name) for own in told.values()}) > 1
     ]
     return f"; not alike on all hosts: {listed(odd)}, one of which may be why" if odd else ""
+
+
+def _named_by(said: Mapping[str, str], hosts: list[str]) -> list[str]:
+    """The hosts whose own words name a trouble that is theirs; none where each waits."""
+    at_home = [name for name in hosts if _AT_HOME.search(said[name])]
+    return at_home or [name for name in hosts if not _WAITS.search(said[name])]
 
 
 CHECKS = (world_failed,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from yoked.doctor.repairs.base import as_root, repair
@@ -72,6 +72,63 @@ def replace_address(
 def add_route(host: str, network: Line) -> Fix:
     """Add a route. network: as `ip route` takes it."""
     return as_root(host, "ip route add {net}", "ip route del {net}", net=network)
+
+
+@repair
+def route_by_one(
+    host: str, network: str, interface: str, own: str, hops: Sequence[Mapping[str, object]]
+) -> Fix:
+    """Have a route with several next hops lead straight to the neighbours; hops: what it has."""
+    before = joined(
+        " ",
+        (
+            shell_line(
+                "nexthop {via}dev {interface} weight {weight}",
+                via=shell_line("via {to} ", to=each["gateway"])
+                if each.get("gateway")
+                else shell_line(""),
+                interface=each["interface"],
+                weight=each.get("weight") or 1,
+            )
+            for each in hops
+        ),
+    )
+    return as_root(
+        host,
+        "ip route replace {net} dev {it} src {own}",
+        "ip route replace {net} src {own} {before}",
+        net=network,
+        it=interface,
+        own=own,
+        before=before,
+    )
+
+
+@repair
+def set_route_source(host: str, network: str, interface: str, own: str, was: str) -> Fix:
+    """Have a route send from another of the host's addresses."""
+    return as_root(
+        host,
+        "ip route replace {net} dev {it} src {own}",
+        "ip route replace {net} dev {it} src {was}",
+        net=network,
+        it=interface,
+        own=own,
+        was=was,
+    )
+
+
+@repair
+def drop_policy(host: str, selector: Sequence[str], way: str, demand: Sequence[str]) -> Fix:
+    """Delete an IPsec policy. selector, demand: words of `ip xfrm policy`."""
+    return as_root(
+        host,
+        "ip xfrm policy delete {what} dir {way}",
+        "ip xfrm policy add {what} dir {way} {demand}",
+        what=joined(" ", selector),
+        way=way,
+        demand=joined(" ", demand),
+    )
 
 
 @repair

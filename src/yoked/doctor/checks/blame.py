@@ -1,0 +1,252 @@
+"""Who keeps a connection from coming about, as far as there is proof on that host.
+
+The first packet passes rules of both hosts, and so does the answer to it. A host is blamed for a
+rule that refuses one of them, or because its own kernel says that it did not send. Who got what
+tells which of these places can be meant. Where rules cannot be read, the likeliest is named, and it
+is said that nobody could look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from yoked.doctor.checks.links import Link, failing, reached
+from yoked.doctor.checks.query import at, chosen_interface, part
+from yoked.doctor.firewalls import cards_refused, drops_outgoing, refusals
+from yoked.doctor.ipsec import Policy, policy_against
+from yoked.doctor.packets import Packet
+from yoked.doctor.ruleset import Direction, Suspect
+from yoked.records.examination import Dial, Examination, HostSeen
+
+# What Linux picks ports from, where a host does not tell.
+_USUAL_PORTS = (32_768, 60_999)
+_COUNTS_BYTES = re.compile(r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b")
+# What a kernel answers where an IPsec policy has no key, and nobody is there who would make one.
+_NO_KEY = "ESRCH"
+# Over a wire a refusal takes longer.
+_AT_ONCE_S = 0.0005
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What is in the way on a host. direction: of what it keeps back there. answers: that is the
+    answer to a connection. found: the rules that do it. ipsec: a policy of IPsec does, and policy:
+    which. by_library: a library refuses, of these libraries that its programs load. proven:
+    False: nobody could look.
+    """
+
+    host: str
+    direction: Direction
+    answers: bool = False
+    found: tuple[Suspect, ...] = ()
+    ipsec: bool = False
+    policy: Policy | None = None
+    by_library: bool = False
+    libraries: tuple[str, ...] = ()
+    proven: bool = True
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """Where a packet passes rules. peer: the address of the other host."""
+
+    host: HostSeen
+    direction: Direction
+    packet: Packet
+    peer: str
+
+    def blame(
+        self,
+        found: Sequence[Suspect] = (),
+        *,
+        ipsec: bool = False,
+        policy: Policy | None = None,
+        proven: bool = True,
+    ) -> Blame:
+        """What is in the way here."""
+        return Blame(
+            self.host.name,
+            self.direction,
+            self.packet.answer,
+            found=tuple(found),
+            ipsec=ipsec,
+            policy=policy,
+            proven=proven,
+        )
+
+
+def blame(link: Link) -> Blame | None:
+    """What is in the way of a link; None: neither host is, as far as all rules tell."""
+    if of_its_own := _library(link):
+        return of_its_own
+    places = [(place, _rules(link, place)) for place in _passages(link)]
+    guilty = [(place, found) for place, found in places if found]
+    for place, found in places:
+        withheld = _withheld(link, place, found)
+        # What the kernel counted may have been for others, where a rule refuses these packets.
+        if withheld and (withheld.ipsec or not guilty):
+            return withheld
+    if guilty:
+        place, found = min(guilty, key=lambda each: not each[1][0].sure)
+        return place.blame(found)
+    for place, _ in places:
+        # What comes in as it is, and was to come encrypted.
+        has_key = at(part(place.host, "routes", place.peer), "unkeyed") is False
+        if place.direction == "in" and not has_key and (policy := _policy(place)):
+            return place.blame(ipsec=True, policy=policy)
+    unread = [place for place, found in places if found is None]
+    return _likeliest(link, unread) if unread else None
+
+
+def blame_for_silent_cards(link: Link) -> Blame | None:
+    """The rule of either host that keeps them from asking each other for their network cards."""
+    for host in (link.target, link.source):
+        if found := cards_refused(part(host, "firewall")):
+            return Blame(host.name, "in", found=tuple(found))
+    return None
+
+
+def blame_for_bytes(seen: Examination, dial: Dial) -> Blame | None:
+    """The rule of either host that counts the bytes of a link, and drops what is too much."""
+    for place in _data_passages(seen, dial):
+        rules = refusals(part(place.host, "firewall"), place.packet, place.direction)
+        found = [each for each in rules or () if _COUNTS_BYTES.search(each.rule)]
+        if found:
+            return place.blame(found)
+    return None
+
+
+def _data_passages(seen: Examination, dial: Dial) -> Iterator[_Passage]:
+    """Where what a dial sends passes, and what confirms it."""
+    source, target = seen.host(dial.source), seen.host(dial.target)
+    own, other = str(dial.source_address), dial.address
+    mine, theirs = _ports_of(source), (dial.port, dial.port)
+    ways = (
+        (source, target, (own, other, mine, theirs)),
+        (target, source, (other, own, theirs, mine)),
+    )
+    for first, second, ends in ways:
+        # As of a connection that stands.
+        leaves = Packet(*ends, _device(seen, first), answer=True)
+        comes = Packet(*ends, _device(seen, second), answer=True)
+        yield _Passage(first, "out", leaves, ends[1])
+        yield _Passage(second, "in", comes, ends[0])
+
+
+def _ports_of(host: HostSeen) -> tuple[int, int]:
+    """Those that its kernel picks from."""
+    low, high = (part(host, "ports", "range") or _USUAL_PORTS)[:2]
+    return low, high
+
+
+def _library(link: Link) -> Blame | None:
+    """What the source's programs load refuses for them: no kernel refuses a datagram's way."""
+    if link.failed.error != "ECONNREFUSED":
+        return None
+    environment = part(link.source, "environment", "LD_PRELOAD")
+    told = [*(part(link.source, "preload") or ()), *str(environment or "").split(":")]
+    libraries = tuple(each for each in told if each)
+    at_once = link.failed.took_s is not None and link.failed.took_s < _AT_ONCE_S
+    if link.way("error") == "ECONNREFUSED" or (libraries and at_once):
+        return Blame(link.source.name, "out", by_library=True, libraries=libraries)
+    return None
+
+
+def _passages(link: Link) -> Iterator[_Passage]:
+    """The places at which a packet of a link could be lost, by what is known of it."""
+    dial, source, target = link.failed, link.source, link.target
+    own, other = str(link.source_address), link.address
+    low, high = _ports_of(source)
+    dialled = (dial.port, dial.port)
+
+    def place(host: HostSeen, direction: Direction, *, answer: bool) -> _Passage:
+        interface = _interface(link, host)
+        packet = (
+            Packet(other, own, dialled, (low, high), interface, answer=True)
+            if answer
+            else Packet(own, other, (low, high), dialled, interface)
+        )
+        return _Passage(host, direction, packet, other if host == source else own)
+
+    if dial.arrived is not True or dial.arrived_from is not None:
+        yield place(source, "out", answer=False)
+        if dial.arrived is not True:
+            yield place(target, "in", answer=False)
+    # Only what came is answered; and who is refused has got an answer.
+    if dial.arrived is not False and dial.error == "ETIMEDOUT":
+        yield place(target, "out", answer=True)
+        yield place(source, "in", answer=True)
+
+
+def _interface(link: Link, host: HostSeen) -> str:
+    """The device by which a host reaches the other."""
+    taken = link.way("interface") if host == link.source else None
+    return str(taken or _device(link.seen, host))
+
+
+def _device(seen: Examination, host: HostSeen) -> str:
+    """That of the run, without a label."""
+    return str(chosen_interface(seen, host)).partition(":")[0]
+
+
+def _rules(link: Link, place: _Passage) -> list[Suspect] | None:
+    """The rules there that refuse the packet; None: it is not known."""
+    told = part(place.host, "firewall")
+    found = refusals(told, place.packet, place.direction)
+    if found is None and place.direction == "out":
+        if drops_outgoing(told) is False:
+            return []
+        # Its kernel sent all of it, whatever the rules are.
+        if link.failed.unsent is False and not place.packet.answer:
+            return []
+    return found
+
+
+def _withheld(link: Link, place: _Passage, found: list[Suspect] | None) -> Blame | None:
+    """What the host's own kernel says: that it did not send, or why it would not."""
+    if place.direction != "out":
+        return None
+    way = part(place.host, "routes", place.peer)
+    unkeyed, policy = at(way, "unkeyed"), _policy(place)
+    no_key = unkeyed or _NO_KEY in (at(way, "error"), link.failed.error)
+    if no_key or (policy and unkeyed is None):
+        return place.blame(ipsec=True, policy=policy)
+    if place.packet.answer or found:
+        return None
+    unsent = link.failed.unsent
+    refused = link.failed.error == "EPERM" or (unsent is None and at(way, "sending") == "EPERM")
+    # Words of a tool whose rules have no other form.
+    says_so = found is None and drops_outgoing(part(place.host, "firewall"))
+    return place.blame() if unsent or refused or says_so else None
+
+
+def _policy(place: _Passage) -> Policy | None:
+    told, packet = part(place.host, "firewall"), place.packet
+    return policy_against(told, packet.source, packet.target, place.direction)
+
+
+def _likeliest(link: Link, unread: list[_Passage]) -> Blame:
+    """Of places whose rules nobody could read the one that is most often meant."""
+    by = {(each.host.name, each.direction, each.packet.answer): each for each in unread}
+    source, target = link.source.name, link.target.name
+    goes_out, comes_in = by.get((source, "out", False)), by.get((target, "in", False))
+    leaves, returns = by.get((target, "out", True)), by.get((source, "in", True))
+    # Nobody else is in trouble, or nothing on the target could keep it out.
+    alone = _alone_in_failing(link) or not (comes_in or (returns and link.back()))
+    if goes_out and alone:
+        return goes_out.blame(proven=False)
+    if comes_in:
+        return comes_in.blame(proven=part(link.target, "firewall", "active") is True)
+    if returns and leaves:
+        heard = any(each.source == source and reached(each) for each in link.seen.dials)
+        return (leaves if heard else returns).blame(proven=False)
+    return (returns or leaves or unread[0]).blame(proven=False)
+
+
+def _alone_in_failing(link: Link) -> bool:
+    """Whether the source reaches nobody, while all others reach each other and it."""
+    failed = failing(link.seen)
+    mine = [each for each in failed if each.source == link.source]
+    return len(link.seen.up) > 2 and failed == mine and len(mine) == len(link.seen.up) - 1

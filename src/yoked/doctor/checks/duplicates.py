@@ -1,0 +1,149 @@
+"""Two machines with one address, of the network or of the card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yoked.doctor.check import Match, check
+from yoked.doctor.checks.interfaces import LINKS, NAMES, link_of, several
+from yoked.doctor.checks.query import (
+    addresses,
+    at,
+    chosen_address,
+    chosen_interface,
+    former_address,
+    host_of_address,
+    interface_kind,
+    prefix_of,
+)
+from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.network import drop_address, replace_address
+from yoked.records.examination import Examination, Fix, HostSeen
+
+
+@check(
+    "same-address",
+    question="Does each host have an address of its own?",
+    reads=("interfaces",),
+    severity="error",
+    saw={
+        "network": "{names:list} have one address, {address}",
+        "card": "the network cards of {names:list} have one address, {address}",
+    },
+    why="packets for one reach the other, by chance and in turns",
+    symptom="Connections fail or reach the wrong machine, now and then.",
+    cause="Two machines were given one address: a copied disk image or virtual machine, a fixed "
+    "address inside the DHCP server's range.",
+    fix="Takes the address from the host that is not to have it, and gives it back its "
+    "own, as yoked.toml has it.",
+    # Who comes in by ssh may meet the wrong machine, and takes it for a changed one.
+    explains=(*LINKS, *NAMES, "wrong-neighbour", "ssh-host-key", "ssh-denied", "ssh-refused"),
+    quick=True,
+)
+def same_address(seen: Examination) -> Iterator[Match]:
+    """An address that the run would use on one host, and that another has too."""
+    told: set[str] = set()
+    for lost, name, known in _met_by_ssh(seen):
+        told.add(known)
+        yield Match(
+            (name, lost),
+            *_own_address_back(seen, seen.host(name), known),
+            how="network",
+            names=[name, lost],
+            address=known,
+        )
+    for one, other, mac in _one_card(seen):
+        yield Match(
+            (other.name, one.name), _own_card(seen, other), how="card",
+            names=[one.name, other.name], address=mac,
+        )  # fmt: skip
+    for host in several(seen):
+        address = chosen_address(seen, host)
+        if address is None or address in told:
+            continue
+        others = [each for each in host_of_address(seen, address) if each != host.name]
+        if not others or interface_kind(host, host.wanted.get("interface")) == "docker":
+            continue
+        told.add(address)
+        names = [host.name, *others]
+        wrong = _intruder(seen, address, names)
+        yield Match(
+            (wrong.name, *(each for each in names if each != wrong.name)),
+            *_own_address_back(seen, wrong, address),
+            how="network",
+            names=names,
+            address=address,
+        )
+
+
+def _met_by_ssh(seen: Examination) -> Iterator[tuple[str, str, str]]:
+    """(host, who has its address, the address) where ssh met a machine with another key."""
+    for host in seen.hosts:
+        address = host.wanted.get("address")
+        if address is None or host.failure is None or host.failure.kind != "host-key":
+            continue
+        for name in host_of_address(seen, str(address)):
+            if seen.host(name).wanted.get("address") != address:
+                yield host.name, name, str(address)
+
+
+def _one_card(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen, str]]:
+    """Pairs of machines whose network cards, as the run would use them, have one address."""
+    first: dict[str, HostSeen] = {}
+    for host in several(seen):
+        interface = chosen_interface(seen, host)
+        mac = at(link_of(host, str(interface).partition(":")[0]), "mac")
+        if mac is None or interface_kind(host, interface) not in ("physical", "wireless"):
+            continue
+        other = first.setdefault(str(mac), host)
+        if other != host and other.facts.get("machine") != host.facts.get("machine"):
+            yield other, host, str(mac)
+
+
+def _own_card(seen: Examination, host: HostSeen) -> Fix:
+    return by_hand(
+        host.name,
+        "give {interface} of {host} its own: `ethtool -P {interface}` shows it, `ip link set dev "
+        "{interface} address` and it sets it",
+        interface=chosen_interface(seen, host),
+    )
+
+
+def _intruder(seen: Examination, address: str, names: list[str]) -> HostSeen:
+    """Of hosts with one address the one that is not to have it; the last where that is unknown."""
+    hosts = [seen.host(name) for name in names]
+    for host in reversed(hosts):
+        if former_address(seen, host) is not None:
+            return host
+    return next(
+        (host for host in reversed(hosts) if chosen_address(seen, host) != address), hosts[-1]
+    )
+
+
+def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[Fix, ...]:
+    """Take an address from a host; where the run would use it, give it its own instead."""
+    interface = next(name for name, own, _ in addresses(host) if own == address)
+    prefix = prefix_of(host, address)
+    if chosen_address(seen, host) != address:
+        return (drop_address(host.name, address, prefix, interface),)
+    former = former_address(seen, host)
+    if former is None:
+        return (
+            by_hand(
+                host.name,
+                "give {interface} of {host} an address of its own",
+                interface=interface,
+            ),
+        )
+    return (give_back(host, address, former, interface),)
+
+
+def give_back(host: HostSeen, today: str, former: tuple[str, int], interface: str) -> Fix:
+    """Have an interface give up an address for that which it is to have, and may have already."""
+    prefix = prefix_of(host, today)
+    if former[0] in [address for name, address, _ in addresses(host) if name == interface]:
+        return drop_address(host.name, today, prefix, interface)
+    return replace_address(host.name, (today, prefix), former, interface)
+
+
+CHECKS = (same_address,)

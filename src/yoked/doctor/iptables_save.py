@@ -1,0 +1,116 @@
+"""The rules of an old iptables in nft's words, so that both are read by the same lines.
+
+Source: iptables(8), iptables-extensions(8), xtables-translate(8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+_TABLE = re.compile(r"\*(\w+)")
+_POLICY = re.compile(r":([\w-]+) (\w+|-)")
+_RULE = re.compile(r"-A ([\w-]+) ?(.*)")
+_HOOKS = {
+    "PREROUTING": "prerouting",
+    "INPUT": "input",
+    "OUTPUT": "output",
+    "POSTROUTING": "postrouting",
+}
+# Which words of nft's ask the same.
+_ASKS = {
+    "-s": "ip saddr",
+    "-d": "ip daddr",
+    "-i": "iifname",
+    "-o": "oifname",
+    "--dport": "tcp dport",
+    "--dports": "tcp dport",
+    "--sport": "tcp sport",
+    "--sports": "tcp sport",
+    "--ctstate": "ct state",
+    "--state": "ct state",
+    "-p": "meta l4proto",
+}
+_ENDS = {
+    "ACCEPT": "accept",
+    "DROP": "drop",
+    "REJECT": "reject",
+    "RETURN": "return",
+    "DNAT": "dnat",
+    "REDIRECT": "redirect",
+    "SNAT": "snat",
+    "NOTRACK": "notrack",
+    "MASQUERADE": "masquerade",
+    "NFQUEUE": "queue",
+}
+# They say something of a rule, and ask nothing of a packet.
+_SILENT = ("LOG", "NFLOG", "MARK", "CONNMARK", "TCPMSS", "CT", "CHECKSUM")
+_MODULES = ("tcp", "conntrack", "state", "multiport", "comment")
+
+
+def as_ruleset(lines: Sequence[str]) -> list[str]:
+    """What `iptables-save` prints, as `nft list ruleset` would have it."""
+    tables: dict[str, dict[str, list[str]]] = {}
+    policies: dict[tuple[str, str], str] = {}
+    table = "filter"
+    for line in lines:
+        if found := _TABLE.match(line):
+            table = found[1]
+        elif found := _POLICY.match(line):
+            tables.setdefault(table, {}).setdefault(found[1], [])
+            policies[table, found[1]] = "drop" if found[2] in ("DROP", "REJECT") else "accept"
+        elif found := _RULE.match(line):
+            own = tables.setdefault(table, {}).setdefault(found[1], [])
+            own.append(" ".join(_words(found[2].split())))
+    return [line for name, own in tables.items() for line in _table(name, own, policies)]
+
+
+def _table(
+    name: str, own: dict[str, list[str]], policies: dict[tuple[str, str], str]
+) -> Iterator[str]:
+    yield f"table ip {name} {{"
+    for chain, rules in own.items():
+        yield f"chain {chain} {{"
+        if chain in _HOOKS:
+            kind = "nat" if name == "nat" else "filter"
+            policy = policies.get((name, chain), "accept")
+            yield f"type {kind} hook {_HOOKS[chain]} priority {name}; policy {policy};"
+        yield from rules
+        yield "}"
+    yield "}"
+
+
+def _words(words: list[str]) -> Iterator[str]:
+    negated = ""
+    left = iter(words)
+    for word in left:
+        if word == "!":
+            negated = "!= "
+        elif word in _ASKS:
+            value = next(left, "").lower() if "state" in word else next(left, "")
+            several = "," in value
+            value = value.replace(":", "-") if "port" in word else value.replace("+", "*")
+            yield f"{_ASKS[word]} {negated}" + (f"{{ {value} }}" if several else value)
+            negated = ""
+        elif word == "-m":
+            module = next(left, "")
+            if module not in _MODULES:
+                yield f'xt match "{module}"'
+        elif word == "--comment":
+            # Its words may be any, up to the one that ends with its quote.
+            first = next(left, "")
+            while first.startswith('"') and not first.endswith('"'):
+                first = '"' + next(left, '"')
+        elif word in ("-j", "-g"):
+            yield _end(word, next(left, ""), list(left))
+        elif word.startswith("-"):
+            yield f'xt match "{word}"'
+
+
+def _end(how: str, target: str, options: list[str]) -> str:
+    if target in _SILENT:
+        return "counter"
+    if target not in _ENDS:
+        return f"{'goto' if how == '-g' else 'jump'} {target}"
+    to = f" to {options[1].partition('-')[0]}" if target == "SNAT" and len(options) > 1 else ""
+    return f"{_ENDS[target]}{to}"
