@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import re
 import shutil
@@ -150,8 +151,12 @@ def _program_here() -> dict[str, Any]:
         names = sorted(each.name for each in folder.iterdir())
     except OSError:
         return {"shadows": [], "programs": []}
-    inside = [f"{name}/__init__.py" for name in names if (folder / name / "__init__.py").is_file()]
-    hiding = shadowing([*names, *inside])
+    # Each launch comes by here, in folders of any size. Path.is_file raises where it may not look.
+    hiding = [
+        each
+        for each in shadowing([*names, *(f"{name}/__init__.py" for name in names)])
+        if "/" not in each or os.path.isfile(folder / each)  # noqa: PTH113 - see above
+    ]
     programs = [name for name in names if hiding and _imports_torch(folder / name)]
     return {
         "shadows": [str(folder / name) for name in hiding],

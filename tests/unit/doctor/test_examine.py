@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -489,6 +490,15 @@ def test_what_hides_a_module_of_pythons_here_is_seen(
     for name in ("random", "socket"):
         (tmp_path / name).mkdir()
     (tmp_path / "random" / "__init__.py").write_text("")
+    is_file = Path.is_file
+
+    def refuse(path: Path) -> bool:
+        if path.parent.name == "private":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_file(path)
+
+    (tmp_path / "private").mkdir()
+    monkeypatch.setattr(Path, "is_file", refuse)
     monkeypatch.chdir(tmp_path)
 
     seen = examine(fleet_of("alpha"))
