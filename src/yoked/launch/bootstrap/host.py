@@ -166,26 +166,27 @@ class HostProgram:
         if self._watch.stacks_asked():
             self._ranks.write_stacks()
         try:
-            seen = self._watch.turn(self._ranks, time.monotonic(), last=last)
-            if seen is not None:
-                self._stage.runs(seen)
+            self._judge(self._watch, self._ranks, last=last)
         except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run
             traceback.print_exception(problem)
             self._watch = None
-            return
+
+    def _judge(self, watch: Watch, ranks: LocalRanks, *, last: bool) -> None:
+        """Look, and end a run that is held up."""
+        seen = watch.turn(ranks, time.monotonic(), last=last)
         if seen is None:
             return
+        self._stage.runs(seen)
         if self._control is not None:
             self._control.tell(seen)
-        failure = self._watch.failure
+        failure = watch.failure
         self._notifier.held_up(failure)
-        if failure is None or not self._job.ends_held_up:
-            return
         # A cause stays until the ranks have ended: it is said once.
-        if failure.key not in self._held_up:
+        if failure is not None and self._job.ends_held_up and failure.key not in self._held_up:
             self._held_up.add(failure.key)
             self._events.put(HeldUp(self._generation, failure))
-            self._ranks.free()
+            ranks.free()
+        watch.keep()
 
     def _look_for_others(self) -> None:
         """Note which hosts have not come yet; hear of one that never will."""
