@@ -1,6 +1,6 @@
 """Faults that somebody thought of who knew README and docs alone: what the doctor says of each.
 
-usage: strangers.py [--ids ID,ID] [--results FOLDER] [--run-limit SECONDS]
+usage: strangers.py [--list FILE] [--ids ID,ID] [--results FOLDER] [--run-limit SECONDS]
 
 As root. A fault that has a result in the folder is told again, not run again: remove its file to
 run it anew. Whether the doctor was right is for a person to judge: its words are printed beside
@@ -207,7 +207,8 @@ def examine(entry: Mapping[str, Any], whole: Mapping[str, Any], run_limit_s: flo
             row["trouble"] = fault.do(entry["break"])
             try:
                 row["doctor"] = fault.doctor()
-                row["run"] = fault.run(run_limit_s)
+                if run_limit_s > 0:
+                    row["run"] = fault.run(run_limit_s)
             finally:
                 # What could outlive the lab, or keep it from going down.
                 if entry.get("must_heal"):
@@ -278,11 +279,12 @@ def told(entry: Mapping[str, Any], row: Row) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--list", type=Path, default=LIST, help="of faults, as JSON")
     parser.add_argument("--ids", default="", help="of these faults alone, with commas between")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "strangers")
-    parser.add_argument("--run-limit", type=float, default=60.0, help="seconds")
+    parser.add_argument("--run-limit", type=float, default=60.0, help="seconds; 0: no run")
     options = parser.parse_args()
-    whole = json.loads(LIST.read_text())
+    whole = json.loads(options.list.read_text())
     faults = {entry["id"]: entry for entry in whole["faults"]}
     wanted = [each for each in options.ids.split(",") if each] or list(faults)
     if unknown := sorted(set(wanted) - set(faults)):
@@ -296,9 +298,9 @@ def main() -> int:
         for name in wanted:
             entry, path = faults[name], options.results / f"{name}.json"
             if not path.exists():
-                usual = usual_run(entry["lab"], whole, options)
                 row = examine(entry, whole, options.run_limit)
                 if "run" in row:
+                    usual = usual_run(entry["lab"], whole, options)
                     row["harm"] = harm(row, usual, whole["rows"], entry["run"])
                 keep(path, row)
             print(told(entry, json.loads(path.read_text())), flush=True)
