@@ -1,11 +1,12 @@
 """Why a run stands, told by its hosts: 19 classes of faults at random moments, and what was said.
 
 usage: bench.py [--classes a,b] [--trials 10] [--seed 1] [--program turn|trainer|ddp|both|nanochat]
-                [--nanochat CHECKOUT] [--hosts 3] [--results FOLDER] [--summary]
+                [--nanochat CHECKOUT] [--hosts 3] [--results FOLDER] [--seen FOLDER] [--summary]
 
 A trial starts a run on two hosts of a lab under `--on-fault stop`, or on three, breaks something at
 a random moment, and reads what the hosts say. Each has a file in results/; one that is there is not
-made again. turn: one of the two programs a seed. --summary prints the table of all that are there.
+made again. turn: one of the two programs a seed. --seen keeps what the hosts judged by, as
+tests/golden/diagnosis has it. --summary prints the table of all that are there.
 As root.
 """
 
@@ -73,7 +74,7 @@ def make(
     path = options.results / file_name(one.name, program, options.hosts, f"{seed:03}")
     for _ in range(2):
         if not path.exists():
-            attempt(stages, one, Trial(one.name, program, seed, options.hosts), path)
+            attempt(stages, one, Trial(one.name, program, seed, options.hosts), path, options.seen)
 
 
 def file_name(fault: str, program: Program, num_hosts: int, seed: str) -> str:
@@ -81,11 +82,13 @@ def file_name(fault: str, program: Program, num_hosts: int, seed: str) -> str:
     return f"{fault}-{program}-{hosts}{seed}.json"
 
 
-def attempt(stages: Stages, one: FaultClass, trial: Trial, path: Path) -> None:
+def attempt(stages: Stages, one: FaultClass, trial: Trial, path: Path, seen: Path | None) -> None:
     own = stages.take()
     run = None
     try:
         run = run_trial(own, one, trial)
+        if run is not None and seen is not None:
+            run.keep_seen(seen, path.stem)
     finally:
         again = one.name not in _NEW_LAB_AFTER and not trial.trouble
         stages.give_back(own, run, again=again)
@@ -172,6 +175,7 @@ def main() -> int:
     parser.add_argument("--nanochat", type=Path, help="its checkout, for --program nanochat")
     parser.add_argument("--hosts", type=int, choices=tuple(TOPOLOGIES), default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seen", type=Path)
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
     if options.program == "nanochat" and (options.nanochat is None or options.hosts != 2):

@@ -33,6 +33,7 @@ from yoked.lab.faults.processes import identified, is_ssh_server
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
 from yoked.lab.topology_load import load
+from yoked.launch.bootstrap.watch import SEEN_NAME
 
 HERE = Path(__file__).resolve().parent
 # By the number of hosts.
@@ -103,6 +104,13 @@ class Run:
     def record(self, rank: int) -> Path:
         """What a rank's recorder writes."""
         return self.folders[self.hosts[rank]] / "errors" / f"0.{rank}.record"
+
+    def keep_seen(self, folder: Path, name: str) -> None:
+        """Copy what each host judged by into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for host, own in self.folders.items():
+            with contextlib.suppress(OSError):
+                shutil.copyfile(own / SEEN_NAME, folder / f"{name}-{host}.json.gz")
 
     def printed(self) -> str:
         """The end of what ranks and launchers wrote."""
