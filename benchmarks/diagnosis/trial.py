@@ -40,8 +40,8 @@ class Trial:
 
     began_s: from when the seconds count. told: all causes in their order; the first is the verdict.
     verdict_s: from began_s to the verdict; sure_s: to the first word that is sure, upon which the
-    run ends; freed_s: from that one until the ranks that the fault held up were gone; None: that
-    did not happen. step_s: of a usual step before the fault; slow_step_s: with it; steps: that a
+    run ends; freed_s: from that one until the ranks that the fault held up were gone, raised_s:
+    until their calls had raised, by their own clock; None: that did not happen. step_s: of a usual step before the fault; slow_step_s: with it; steps: that a
     slowed run took until it was told. beside: slow-downs told of a run that stands; before: what
     was told before the fault. trouble: why it is no trial.
     """
@@ -132,16 +132,19 @@ def _break(own: Stage, one: FaultClass, run: Run, trial: Trial, dice: Random) ->
     if sure and trial.began_s is not None:
         trial.sure_s = round(sure[0].at_s - trial.began_s, 2)
         if watch.ends_s is not None:
-            trial.freed_s = round(_freed_s(sure, watch.ends_s), 2)
+            trial.freed_s = round(_latest_s(sure, watch.ends_s), 2)
+            # One that was killed left no word.
+            if raised := watch.raised_s:
+                trial.raised_s = round(_latest_s(sure, raised), 3)
 
 
-def _freed_s(sure: list[Told], ends_s: dict[str, float]) -> float:
-    """From a host's own sure word to the end of its rank, on the host where that takes longest.
+def _latest_s(sure: list[Told], times_s: dict[str, float]) -> float:
+    """From a host's own sure word to this time of its rank, on the host where that takes longest.
 
     Where hosts cannot hear each other, each becomes sure by itself.
     """
     own = {each.by: each.at_s for each in reversed(sure)}
-    return max(end_s - own.get(host, sure[0].at_s) for host, end_s in ends_s.items())
+    return max(time_s - own.get(host, sure[0].at_s) for host, time_s in times_s.items())
 
 
 def _follow(watch: _Watch, run: Run, trial: Trial) -> None:
@@ -213,6 +216,16 @@ class _Watch:
         if any(rank not in self.died_s for rank in ranks):
             return None
         return {self._run.hosts[rank]: self.died_s[rank] for rank in ranks}
+
+    @property
+    def raised_s(self) -> dict[str, float]:
+        """By host, when the ranks that have ended left word of what they raised."""
+        words = {
+            host: self._run.read(host, f"errors/0.{rank}.json")
+            for rank, host in enumerate(self._run.hosts)
+            if host in (self.ends_s or {})
+        }
+        return {host: word["time_s"] for host, word in words.items() if "time_s" in word}
 
     def forget(self) -> None:
         """All that was told is new when it is told again."""
