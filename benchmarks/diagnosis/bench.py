@@ -103,8 +103,8 @@ def line_of(trial: Trial) -> str:
     fine = trial.right_host and trial.right_code and trial.right_rank and not trial.wrong_hosts
     rank = "" if trial.told_rank is None else f" rank {trial.told_rank}"
     said = f"{trial.code or 'nothing'} on {','.join(trial.told_hosts)}{rank} {trial.certainty}"
-    times = f"{trial.verdict_s} s, sure {trial.sure_s} s, freed {trial.freed_s} s, raised {trial.raised_s} s"
-    times += f", took {trial.took_s} s"
+    times = f"{trial.verdict_s} s, sure {trial.sure_s} s, freed {trial.freed_s} s"
+    times += f", raised {trial.raised_s} s, took {trial.took_s} s"
     line = f"{'fine' if fine else 'MISS'} {trial.fault} {trial.program} {trial.seed} "
     line += f"({trial.host}: {trial.done}): {said}, {times}, load {trial.load}"
     for told in trial.told[1:]:

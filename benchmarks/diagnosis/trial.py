@@ -41,9 +41,10 @@ class Trial:
     began_s: from when the seconds count. told: all causes in their order; the first is the verdict.
     verdict_s: from began_s to the verdict; sure_s: to the first word that is sure, upon which the
     run ends; freed_s: from that one until the ranks that the fault held up were gone, raised_s:
-    until their calls had raised, by their own clock; None: that did not happen. step_s: of a usual step before the fault; slow_step_s: with it; steps: that a
-    slowed run took until it was told. beside: slow-downs told of a run that stands; before: what
-    was told before the fault. trouble: why it is no trial.
+    until their calls had raised, by their own clock; None: that did not happen. step_s: of a usual
+    step before the fault; slow_step_s: with it; steps: that a slowed run took until it was told.
+    beside: slow-downs told of a run that stands; before: what was told before the fault. trouble:
+    why it is no trial.
     """
 
     fault: str
