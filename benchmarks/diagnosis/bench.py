@@ -118,7 +118,8 @@ def line_of(trial: Trial) -> str:
 def summary(results: Path) -> str:
     """The table of all trials that are there."""
     head = ["fault", "program", "hosts", "trials", "right host", "right cause", "right rank"]
-    head += ["median, s", "95%, s", "sure, s", "freed, s", "wrong hosts", "else told", "beside"]
+    head += ["median, s", "95%, s", "sure, s", "raised, s", "freed, s"]
+    head += ["wrong hosts", "else told", "beside"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for num_hosts, one in product(TOPOLOGIES, CLASSES):
         for program in get_args(Program):
@@ -133,6 +134,7 @@ def row_of(
 ) -> str:
     seconds = sorted(each["verdict_s"] for each in found if each["verdict_s"] is not None)
     sure = [each["sure_s"] for each in found if each.get("sure_s") is not None]
+    raised = [each["raised_s"] for each in found if each.get("raised_s") is not None]
     freed = [each["freed_s"] for each in found if each["freed_s"] is not None]
     others = sorted({each["code"] or "nothing" for each in found if not each["right_code"]})
     cells = [
@@ -145,6 +147,7 @@ def row_of(
         f"{statistics.median(seconds):.1f}" if seconds else "-",
         f"{percentile(seconds, 0.95):.1f}" if seconds else "-",
         f"{statistics.median(sure):.1f}" if sure else "-",
+        f"{max(raised):.3f}" if raised else "-",
         f"{max(freed):.2f}" if freed else "-",
         str(sum(each["wrong_hosts"] for each in found)),
         ", ".join(others),
