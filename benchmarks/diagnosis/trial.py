@@ -59,6 +59,7 @@ class Trial:
     verdict_s: float | None = None
     sure_s: float | None = None
     freed_s: float | None = None
+    raised_s: float | None = None
     code: str = ""
     told_hosts: list[str] = field(default_factory=list)
     told_rank: int | None = None
