@@ -43,7 +43,7 @@ STUCK_EXIT = 75
 
 PERIOD_S = 0.25
 # From the end of its connections until a call has raised, as a rule 1 to 2 ms.
-_RAISES_S = 0.05
+_RAISES_S = 0.02
 # The flight recorder is asked where the main thread stands.
 _STANDS_S = 0.5
 _MOST_FRAMES = 24
