@@ -284,7 +284,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results" / "strangers")
     parser.add_argument("--run-limit", type=float, default=60.0, help="seconds; 0: no run")
     options = parser.parse_args()
-    whole = json.loads(options.list.read_text())
+    # Other lists have the program, its data and the shell's functions of the first.
+    whole = json.loads(LIST.read_text()) | json.loads(options.list.read_text())
     faults = {entry["id"]: entry for entry in whole["faults"]}
     wanted = [each for each in options.ids.split(",") if each] or list(faults)
     if unknown := sorted(set(wanted) - set(faults)):
