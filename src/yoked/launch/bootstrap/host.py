@@ -186,7 +186,6 @@ class HostProgram:
             self._held_up.add(failure.key)
             self._events.put(HeldUp(self._generation, failure))
             ranks.free()
-        watch.keep()
 
     def _look_for_others(self) -> None:
         """Note which hosts have not come yet; hear of one that never will."""

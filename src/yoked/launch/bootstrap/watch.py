@@ -82,6 +82,8 @@ class Watch:
         """
         if now_s < self._due_s and not last:
             return None
+        # Only now: it takes a tenth of a second, and a rank that was freed since needs the core.
+        self._keep()
         self._due_s = now_s + PERIOD_S
         pids, over = ranks.processes, ranks.through
         ended = [
@@ -110,25 +112,11 @@ class Watch:
         self._write()
         return seen
 
-    def keep(self) -> None:
-        """Keep what was seen when a verdict has changed, so that it can be judged again.
-
-        It takes a tenth of a second: ranks that are held up are freed before.
-        """
-        root = (self.causes[0].code, self.causes[0].certainty) if self.causes else None
-        if root is None or root == self._kept:
-            return
-        self._kept = root
-        text = json.dumps(seen_of(self._history), separators=(",", ":"))
-        packed = gzip.compress(text.encode(), compresslevel=1)
-        # A full disk must not end the run.
-        with contextlib.suppress(OSError):
-            write_bytes(self._job.folder / SEEN_NAME, packed, durable=False)
-
     def end(self, *, finished: bool) -> None:
         """The run is over on all hosts: say what is known only now. finished: it ended well."""
         self._alone = alone(self._history.learning, finished=finished)
         self._write()
+        self._keep()
 
     @property
     def failure(self) -> Failure | None:
@@ -223,6 +211,18 @@ class Watch:
                     path = self._job.log_file(self._generation, rank, stream)
                     with path.open("rb") as file:
                         yield from file.read(_HEAD_BYTES).decode(errors="replace").splitlines()
+
+    def _keep(self) -> None:
+        """Keep what was seen when a verdict has changed, so that it can be judged again."""
+        root = (self.causes[0].code, self.causes[0].certainty) if self.causes else None
+        if root is None or root == self._kept:
+            return
+        self._kept = root
+        text = json.dumps(seen_of(self._history), separators=(",", ":"))
+        packed = gzip.compress(text.encode(), compresslevel=1)
+        # A full disk must not end the run.
+        with contextlib.suppress(OSError):
+            write_bytes(self._job.folder / SEEN_NAME, packed, durable=False)
 
 
 def _said(cause: Cause, hosts: Sequence[str]) -> dict[str, Any]:

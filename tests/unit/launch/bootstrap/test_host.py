@@ -55,19 +55,13 @@ class Watch:
         self.looks: list[bool] = []
         self.ended: list[bool] = []
         self.warning: str | None = None
-        # How often its ranks had been freed each time that what was seen was kept.
-        self.freed_before: list[int] = []
 
     def stacks_asked(self) -> bool:
         return False
 
-    def turn(self, ranks: Ranks, now_s: float, *, last: bool) -> Vitals:
+    def turn(self, ranks: object, now_s: float, *, last: bool) -> Vitals:
         self.looks.append(last)
-        self.ranks = ranks
         return Vitals(attempt=0, number=1)
-
-    def keep(self) -> None:
-        self.freed_before.append(self.ranks.freed)
 
     def memory_of(self, rank: int) -> None: ...
 
@@ -117,14 +111,6 @@ def test_ranks_are_freed_once_for_each_cause_however_long_it_stays(
 
     assert first == (2, [HeldUp(0, STOPPED), HeldUp(0, LOCKED)])
     assert again == (1, [HeldUp(1, STOPPED)])
-
-
-def test_ranks_are_freed_before_anything_is_kept(tmp_path: Path, watch: Watch) -> None:
-    of = program(tmp_path, ends_held_up=True)
-
-    after(of, watch, None, STOPPED, STILL)
-
-    assert watch.freed_before == [0, 1, 1]
 
 
 def test_ranks_of_a_run_that_waits_are_left_alone(tmp_path: Path, watch: Watch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -19,7 +20,7 @@ from yoked.diagnosis.cause import Cause
 from yoked.launch.bootstrap import watch as watching
 from yoked.launch.bootstrap.job import Job, Node
 from yoked.launch.bootstrap.spawn import LocalRanks
-from yoked.launch.bootstrap.watch import PERIOD_S, Watch
+from yoked.launch.bootstrap.watch import PERIOD_S, SEEN_NAME, Watch
 from yoked.records.answers import understood
 
 pytestmark = pytest.mark.skipif(not has_proc(), reason="it reads /proc")
@@ -104,6 +105,33 @@ def test_with_a_cause_the_network_is_told_that_nccl_says_in_a_ranks_log(
         "as_planned": False,
     }
     assert silent["nccl"] is goes_on["nccl"] is None
+
+
+def test_what_was_seen_is_kept_after_the_look_that_frees_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [Cause("host-asleep", (0,), 2.0, "likely")]
+    monkeypatch.setattr(watching, "causes", lambda history: list(told))
+    ranks = cast(LocalRanks, SimpleNamespace(processes={}, through={}))
+    watch, seen = Watch(job(tmp_path), 0), tmp_path / SEEN_NAME
+
+    watch.turn(ranks, 0.0)
+    at_once = seen.exists()
+    watch.turn(ranks, PERIOD_S)
+    later = len(looks(seen))
+    told[0] = replace(told[0], certainty="sure")
+    watch.turn(ranks, 2 * PERIOD_S)
+    watch.end(finished=False)
+
+    assert not at_once
+    assert later == 1
+    assert len(looks(seen)) == 3
+
+
+def looks(seen: Path) -> list[Any]:
+    """What is kept of each look."""
+    found: list[Any] = json.loads(gzip.decompress(seen.read_bytes()))["looks"]
+    return found
 
 
 def learning(*sums: int, group: str = "none", floats: int = 0) -> dict[str, Any]:
