@@ -234,8 +234,9 @@ def _frames(frame: FrameType | None, most: int = _MOST_FRAMES) -> list[list[Any]
     """File, line and function of each frame, the innermost first."""
     found: list[list[Any]] = []
     while frame is not None and len(found) < most:
-        code = frame.f_code
-        found.append([code.co_filename[-_MOST_CHARACTERS:], frame.f_lineno, code.co_name[:80]])
+        # Python has no line for some of its instructions.
+        code, line = frame.f_code, frame.f_lineno or 0
+        found.append([code.co_filename[-_MOST_CHARACTERS:], line, code.co_name[:80]])
         frame = frame.f_back
     return found
 

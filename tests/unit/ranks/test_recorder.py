@@ -111,6 +111,13 @@ def recorded(program: str, file: Path) -> Iterator[tuple[subprocess.Popen[bytes]
             os.close(writes)
 
 
+def test_a_frame_of_which_python_knows_no_line_is_at_line_0() -> None:
+    code = SimpleNamespace(co_filename="/home/me/train.py", co_name="main")
+    frame: Any = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+
+    assert recorder._frames(frame) == [["/home/me/train.py", 0, "main"]]
+
+
 def test_at_a_word_a_rank_writes_where_all_its_threads_are(tmp_path: Path) -> None:
     file = tmp_path / "0.1.record"
     with recorded(THREADS, file) as (_, say):

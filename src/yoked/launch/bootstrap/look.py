@@ -22,10 +22,7 @@ from yoked.core.proc import has_open, kernel_view, memory_bytes, thread_times
 from yoked.core.schema import decode
 from yoked.core.shared_json import read_shared_json
 from yoked.diagnosis.vitals import (
-    Awaited,
     Ended,
-    Frame,
-    Group,
     Learning,
     LinkVitals,
     RankVitals,
@@ -167,24 +164,31 @@ def _recorded(file: Path) -> Recorded | None:
     awaits = told.get("awaits")
     try:
         ends = [(float(at_s), float(cpu_s)) for at_s, cpu_s in told["ends"]]
-        return Recorded(
-            age_s=age_s("at_s"),
-            steps=told["steps"],
-            stepped_age_s=age_s("stepped_s"),
-            phase=told["phase"],
-            phase_age_s=age_s("phase_s"),
-            awaits=awaits and decode(Awaited, {**awaits, "age_s": age_s("since_s", awaits)}),
-            frames=tuple(Frame(*frame) for frame in told["frames"]),
-            frames_age_s=age_s("frames_s"),
-            groups=decode(tuple[Group, ...] | None, told["groups"]),
-            traced=told["traced"],
-            step_s=_between(at_s for at_s, _ in ends),
-            step_cpu_s=_between(cpu_s for _, cpu_s in ends),
-            learning=decode(Learning | None, told.get("learning")),
+        recorded: Recorded = decode(
+            Recorded,
+            {
+                "age_s": age_s("at_s"),
+                "steps": told["steps"],
+                "stepped_age_s": age_s("stepped_s"),
+                "phase": told["phase"],
+                "phase_age_s": age_s("phase_s"),
+                "awaits": awaits and {**awaits, "age_s": age_s("since_s", awaits)},
+                "frames": [
+                    {"file": file, "line": line, "function": function}
+                    for file, line, function in told["frames"]
+                ],
+                "frames_age_s": age_s("frames_s"),
+                "groups": told["groups"],
+                "traced": told["traced"],
+                "step_s": _between(at_s for at_s, _ in ends),
+                "step_cpu_s": _between(cpu_s for _, cpu_s in ends),
+                "learning": told.get("learning"),
+            },
         )
     except (KeyError, TypeError, ValueError):
         # The program has its own user's rights, and may write there what it likes.
         return None
+    return recorded
 
 
 def _between(moments: Iterable[float]) -> tuple[float, ...]:

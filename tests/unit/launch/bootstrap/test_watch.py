@@ -79,6 +79,27 @@ def as_understood(written: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    "strange",
+    [{"steps": "many"}, {"phase": 3}, {"frames": [["a.py", None, "f"]]}, {"traced": "no"}],
+)
+def test_a_record_that_a_program_has_spoilt_is_none(
+    tmp_path: Path, strange: dict[str, Any]
+) -> None:
+    of = replace(job(tmp_path), nodes=(Node("alpha", "192.0.2.1", 2),))
+    ranks, watch = Ranks(of), Watch(of, 0)
+    ranks.write(0, None)
+
+    well = watch.turn(cast(LocalRanks, ranks), 0.0)
+    ranks.write(0, None, **strange)
+    spoilt = watch.turn(cast(LocalRanks, ranks), PERIOD_S)
+
+    assert well is not None
+    assert well.ranks[0].recorded is not None
+    assert spoilt is not None
+    assert spoilt.ranks[0].recorded is None
+
+
 def told_with(folder: Path, causes: list[Cause], patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a host tells whose rules find these causes."""
     patch.setattr(watching, "causes", lambda history: causes)
@@ -152,8 +173,8 @@ class Ranks:
         of.record_file(0, 0).parent.mkdir(parents=True, exist_ok=True)
         self._memories = [SharedJson(of.record_file(0, rank)) for rank in (0, 1)]
 
-    def write(self, rank: int, learns: dict[str, Any] | None, steps: int = 1) -> None:
-        self._memories[rank].write({**record(steps), "learning": learns})
+    def write(self, rank: int, learns: dict[str, Any] | None, **more: Any) -> None:
+        self._memories[rank].write({**record(1), "learning": learns, **more})
 
     def end(self, rank: int) -> None:
         """Its process is gone; its file stays."""
