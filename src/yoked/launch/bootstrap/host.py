@@ -140,11 +140,14 @@ class HostProgram:
         self._look(last=over)
         try:
             event = self._events.get(timeout=0 if over else _POLL_S)
-            if not isinstance(event, Told):
-                return event
-            if self._watch is not None:
-                self._watch.take(event, time.monotonic())
-            return None
+            while isinstance(event, Told):
+                if self._watch is not None:
+                    self._watch.take(event, time.monotonic())
+                if not over:
+                    return None
+                # Hosts whose ranks are over look, and tell, as fast as they can.
+                event = self._events.get(timeout=0)
+            return event
         except queue.Empty:
             if ranks is None or not over:
                 return None

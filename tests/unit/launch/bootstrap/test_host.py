@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,6 +21,7 @@ from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp, RanksOver,
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Node
 from yoked.launch.bootstrap.outcome import Decision, Failure
+from yoked.launch.bootstrap.watch import Told
 
 STOPPED = Failure("alpha", 0, "stopped for 3 s", 1.0, rank=1, cause="rank-stopped", found=True)
 STILL = replace(STOPPED, what="stopped for 4 s", time_s=2.0)
@@ -50,6 +52,7 @@ class Watch:
     """Finds what it is told to."""
 
     failure: Failure | None = None
+    take: Callable[[Told, float], None]
 
     def __init__(self) -> None:
         self.looks: list[bool] = []
@@ -111,6 +114,30 @@ def test_ranks_are_freed_once_for_each_cause_however_long_it_stays(
 
     assert first == (2, [HeldUp(0, STOPPED), HeldUp(0, LOCKED)])
     assert again == (1, [HeldUp(1, STOPPED)])
+
+
+def test_that_the_ranks_are_over_is_told_however_much_the_others_tell(
+    tmp_path: Path, watch: Watch
+) -> None:
+    of = program(tmp_path, ends_held_up=True)
+    seen = Told(1, Vitals(attempt=0, number=1))
+    cast(Ranks, of._ranks).over = True
+    taken: list[Told] = []
+
+    def take(told: Told, now_s: float) -> None:
+        taken.append(told)
+
+    def answer(vitals: Vitals) -> None:
+        # Two others have no rank left, either, and tell what they see as often.
+        for _ in range(2):
+            of._events.put(seen)
+
+    watch.take = take
+    of._control = cast(Any, SimpleNamespace(tell=answer))
+    found = of._next_event()
+
+    assert found == RanksOver(0, (), (0, 1), ())
+    assert taken == [seen, seen]
 
 
 def test_ranks_of_a_run_that_waits_are_left_alone(tmp_path: Path, watch: Watch) -> None:
