@@ -104,8 +104,14 @@ def boot(source):
     if sys.version_info < OLDEST:
         refuse("Python %d.%d at %s is older than 3.9" % (sys.version_info[:2] + (sys.executable,)))
     digest, size = source.readline().decode().split()
-    sys.path.insert(0, store(source.read(int(size)), digest))
-    from yoked.agent.__main__ import serve_standard_streams
+    folder = store(source.read(int(size)), digest)
+    sys.path.insert(0, folder)
+    try:
+        from yoked.agent.__main__ import serve_standard_streams
+    except (ImportError, OSError):
+        if os.path.isdir(folder):
+            raise
+        refuse("no place for the agent: %s was removed as soon as it was made" % folder)
 
     serve_standard_streams(source, TOKEN)
 

@@ -59,6 +59,7 @@ MODULES = {
     "culprits": "culprits",
     "trial": "trials",
     "trial_go": "trials",
+    "watch": "watch",
 }
 
 

@@ -22,6 +22,8 @@ _MATTER = re.compile(
 )
 # Whoever reads what a host tells of itself reads no secret: its name is enough.
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
+# What sshd runs at each login, the second where there is no first: sshd(8).
+_RC = (Path("~/.ssh/rc"), Path("/etc/ssh/sshrc"))
 # A proxy may be named with user and password.
 _USER = re.compile(r"//[^/@\s]*@")
 
@@ -51,12 +53,15 @@ def probe_compiler() -> dict[str, Any]:
 
 
 def probe_shell() -> dict[str, Any]:
-    """login_shell; sources_noise is the controller's to tell, who hears it."""
+    """login_shell; rc, what sshd runs before it; sources_noise is the controller's to tell, who
+    hears it.
+    """
     try:
         shell = pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:
         shell = ""
-    return {"login_shell": shell or None, "sources_noise": None}
+    rc = next((str(path) for path in _RC if path.expanduser().is_file()), None)
+    return {"login_shell": shell or None, "rc": rc, "sources_noise": None}
 
 
 def _first(*names: str | None) -> str | None:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -59,8 +60,9 @@ def answer_environment(call: Call) -> dict[str, Any]:
     """Which interpreters could train here.
 
     args: digest of the requirements; configured: `python` of yoked.toml, or null.
-    Gives paths, or null: made (ours, when it is complete), configured (when it is there) and system
-    (a python3 that has torch; looked for when there is no other); and marker, what ours is made of.
+    Gives paths, or null: made (ours, when it is complete), configured (when it can be started) and
+    system (a python3 that has torch; looked for when there is no other); and marker, what ours is
+    made of; unusable, why what is configured cannot be started, though something is there.
     """
     folder = _folder(call.args["digest"])
     marker = _read_marker(folder)
@@ -71,6 +73,7 @@ def answer_environment(call: Call) -> dict[str, Any]:
         "marker": marker,
         "configured": _absolute(configured),
         "system": None if configured or made else _python_with_torch(),
+        "unusable": why_unusable(configured),
     }
 
 
@@ -387,6 +390,22 @@ def _absolute(program: str | None) -> str | None:
         return None
     path = Path.home() / Path(program).expanduser() if "/" in program else program
     return shutil.which(str(path))
+
+
+def why_unusable(program: str | None) -> str | None:
+    """Why a program that is named by its path cannot be started; None: it can, or is not there."""
+    if program is None or "/" not in program or _absolute(program) is not None:
+        return None
+    path = Path.home() / Path(program).expanduser()
+    try:
+        path.stat()
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return None
+        return f"it is a link to {os.path.realpath(path)}, which is not there"
+    except OSError as problem:
+        return problem.strerror
+    return os.strerror(errno.EACCES)
 
 
 def _folder(digest: str) -> Path:

@@ -56,9 +56,14 @@ def pack_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def answer_folder_contents(call: Call) -> dict[str, str] | None:
-    """`contents` of `folder`, which may begin with `~`. Raises HostError if it cannot be read."""
+    """`contents` of `folder`, which may begin with `~`. Raises HostError if it cannot be read.
+
+    args: folder; and optionally names, the files of it that are looked at, and no others.
+    """
     folder = Path(call.args["folder"]).expanduser()
     try:
+        if call.args.get("names") is not None:
+            return {name: _content(folder / name) for name in call.args["names"]}
         return contents(folder, call.cancelled.is_set)
     except OSError as problem:
         raise HostError(f"{problem.filename}: {problem.strerror}", fix=f"ls -l {folder}") from None
@@ -70,7 +75,7 @@ def contents(folder: Path, is_over: Callable[[], bool] = lambda: False) -> dict[
 
     What has no content that can be read has words in the place of its hash: "a pipe", "unreadable:
     Permission denied". Nothing of a version control, of an interpreter or of an environment is
-    looked at.
+    looked at. The order is that in which the system lists a folder, as a program meets it.
     """
     if not folder.is_dir():
         return None

@@ -25,6 +25,7 @@ PARTS = {
     "environment": "environ",
     "set_by": "startfiles",
     "preload": "environ",
+    "basics": "basics",
     "firewall": "firewall",
     "sudo": "firewall",
     "limits": "limits",

@@ -78,7 +78,8 @@ def probe_processors() -> dict[str, Any]:
     """online and affinity: how many logical CPUs there are, and we may use; quota_cores: CPUs'
     worth of time that control groups grant, None: no limit; fast_cores and slow_cores: physical.
     nice and policy ("idle", "batch", "other"): what ranks inherit of this agent; tracer: pid and
-    command of who follows its system calls, None: nobody does.
+    command of who follows its system calls, None: nobody does. of_init: the CPUs that process 1 may
+    use, from which nobody who comes in by ssh is kept by chance.
     """
     found = facts()
     return {
@@ -87,6 +88,7 @@ def probe_processors() -> dict[str, Any]:
         "tracer": _tracer(),
         "online": found["threads"],
         "affinity": len(affinity()),
+        "of_init": _allowed_to(1),
         "quota_cores": found["cpu_quota"],
         "fast_cores": found["fast_cores"],
         "slow_cores": found["cores"] - found["fast_cores"],
@@ -100,6 +102,12 @@ def _policy() -> str | None:
     names = {os.SCHED_OTHER: "other", os.SCHED_BATCH: "batch", os.SCHED_IDLE: "idle"}
     # SCHED_RESET_ON_FORK may be among its bits.
     return names.get(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, "realtime")
+
+
+def _allowed_to(pid: int) -> int | None:
+    """How many CPUs a process may use: `Cpus_allowed` of proc_pid_status(5), a mask in hex."""
+    mask = named_values(text(Path(f"/proc/{pid}/status"))).get("Cpus_allowed", "")
+    return bin(int(mask.replace(",", ""), 16)).count("1") if mask else None
 
 
 def _tracer() -> dict[str, Any] | None:

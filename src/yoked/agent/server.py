@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
@@ -122,4 +123,7 @@ def _expected(problem: Exception) -> YokedError | None:
         return problem
     if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
         return fault("host-exhausted", problem=repr(problem))
+    # A call's module is imported when it is asked for.
+    if isinstance(problem, (ImportError, FileNotFoundError)) and not Path(__file__).exists():
+        return fault("cache-emptied", source=Path(__file__).parent)
     return expected_failure(problem) if isinstance(problem, OSError) else None

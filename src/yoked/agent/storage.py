@@ -20,8 +20,8 @@ from yoked.paths import cache_root, state_root
 _LIMIT_S = 1.5
 # More than a file system keeps beside the inode, so that a full one shows.
 _TRIED_BYTES = 8192
-# FS_IOC_GETFLAGS and FS_IMMUTABLE_FL of linux/fs.h, for a long of 8 bytes.
-_GET_FLAGS, _IMMUTABLE = 0x80086601, 0x10
+# FS_IOC_GETFLAGS, FS_IMMUTABLE_FL and FS_APPEND_FL of linux/fs.h, for a long of 8 bytes.
+_GET_FLAGS, _MARKS = 0x80086601, {"i": 0x10, "a": 0x20}
 
 
 def probe_folders() -> dict[str, Any]:
@@ -51,7 +51,11 @@ def describe(folder: Path) -> dict[str, Any]:
     """
     place = nearest_folder(folder)
     found = os.statvfs(place)
+    marks = _marks(place)
     error = _try_to_write(place)
+    if error is None and marks:
+        # Where files may only be added, one without a name is made, and none is renamed or removed.
+        error = f"EPERM: {os.strerror(errno.EPERM)}"
     blocked = _in_the_way(folder)
     if blocked is not None:
         error = f"{blocked['error']}: {os.strerror(getattr(errno, blocked['error']))}"
@@ -59,7 +63,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "blocked": None if blocked is None else blocked["path"],
         "link_to": None if blocked is None else blocked["link_to"],
         "place": str(place),
-        "immutable": _is_immutable(place),
+        "marks": marks or None,
         "path": str(folder),
         "exists": place == folder,
         "writable": error is None,
@@ -88,21 +92,22 @@ def _in_the_way(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _is_immutable(folder: Path) -> bool | None:
-    """Whether chattr(1) has made it so that nobody changes it; None: the file system has none."""
+def _marks(folder: Path) -> str:
+    """The marks of chattr(1) that keep even root from changing a folder: "i", "a", both or none."""
     if sys.platform != "linux":
-        return None
+        return ""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        return None
+        return ""
     try:
         flags = fcntl.ioctl(descriptor, _GET_FLAGS, b"\0" * 8)
     except OSError:
-        return None
+        return ""
     finally:
         os.close(descriptor)
-    return bool(int.from_bytes(flags[:4], sys.byteorder) & _IMMUTABLE)
+    bits = int.from_bytes(flags[:4], sys.byteorder)
+    return "".join(mark for mark, bit in _MARKS.items() if bits & bit)
 
 
 def filesystem_of(folder: Path, mounts: str) -> str | None:
@@ -120,11 +125,17 @@ def filesystem_of(folder: Path, mounts: str) -> str | None:
 
 
 def _try_to_write(folder: Path) -> str | None:
-    """Why a file cannot be written there, as a symbol and words; None: it can."""
+    """Why a file cannot be written, locked or read there, as a symbol and words; None: it can."""
+    content = b"\1" * _TRIED_BYTES
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"\1" * _TRIED_BYTES)
+            file.write(content)
             file.flush()
+            # As an installation, and torch's caches, hold theirs.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.seek(0)
+            if file.read() != content:
+                return "EIO: what is read is not what was written"
     except OSError as problem:
         symbol = errno.errorcode.get(problem.errno or 0, "EIO")
         return f"{symbol}: {problem.strerror}"

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from yoked.agent.folders import contents
 from yoked.core.parallel import at_once
+from yoked.doctor.checks.content import CHANGING
 from yoked.doctor.fixing import Connect
 from yoked.errors import UsageError, YokedError
 from yoked.records.examination import Examination, HostSeen
-from yoked.remote.client import RemoteBug
+from yoked.remote.client import AgentClient, RemoteBug
 
 # Ten gigabytes a minute is what a slow disk gives.
 LIMIT_S = 900.0
+# What writes a file anew does so within this, or there is no saying so.
+_BETWEEN_S = 1.5
 
 
 def with_contents(
@@ -41,6 +45,8 @@ def with_contents(
                     kind: agent.call("folder_contents", folder=path, timeout_s=LIMIT_S) or {}
                     for kind, path in paths.items()
                 }
+                for kind, path in paths.items():
+                    told[kind] |= _changing(agent, path, here[kind], told[kind])
         except (YokedError, RemoteBug) as problem:
             # It was asked for: the checks say that it could not be told.
             why = dict.fromkeys(paths, str(problem).splitlines()[0])
@@ -52,6 +58,22 @@ def with_contents(
         hosts=tuple(at_once(look, examination.hosts)),
         need=dataclasses.replace(examination.need, data=here.get("data"), code=here.get("code")),
     )
+
+
+def _changing(
+    agent: AgentClient, folder: str, wanted: Mapping[str, str], there: Mapping[str, str]
+) -> dict[str, str]:
+    """Of files with other content than they should have, those that change while one looks.
+
+    Only there a second look, and the time before it, is worth its while.
+    """
+    other = [name for name, content in there.items()
+             if is_hash(content) and wanted.get(name, content) != content]  # fmt: skip
+    if not other:
+        return {}
+    time.sleep(_BETWEEN_S)
+    again = agent.call("folder_contents", folder=folder, names=other, timeout_s=LIMIT_S) or {}
+    return {name: CHANGING for name in other if again.get(name) != there[name]}
 
 
 def _here(kind: str, folder: Path) -> Mapping[str, str]:

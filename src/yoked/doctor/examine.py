@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import os
 import platform
-import re
 import shutil
 import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import yoked
 from yoked.channel.credentials import make_credentials
 from yoked.core.fs import expected_failure
-from yoked.core.shadows import shadowing
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
+from yoked.doctor.program import ProgramHere, program_here
 from yoked.doctor.sshtry import ask_ssh
 from yoked.doctor.world_check import check_world
 from yoked.errors import YokedError
@@ -39,8 +36,6 @@ _ALONE = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="train")
 _THOROUGH = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="connect")
 _QUICK = ProbeProfile(patience_s=4, shared=True, health_s=1.0, how="versions")
 _VERSIONS_S = 1.5
-_TORCH = re.compile(rb"^\s*(import|from)\s+torch\b", re.MULTILINE)
-_MOST_BYTES = 200_000
 
 
 def look(
@@ -63,7 +58,8 @@ def look(
     """
     began_s = time.monotonic()
     profile = _QUICK if quick else _THOROUGH if len(fleet.hosts) > 1 else _ALONE
-    profile = dataclasses.replace(profile, sudo=sudo)
+    program = program_here(quick=quick)
+    profile = dataclasses.replace(profile, sudo=sudo, modules=program.modules)
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
         probes.begin_training()
@@ -87,6 +83,7 @@ def look(
             probes.find_culprits()
         # What is still being imported would only hold up the rest.
         probes.end_trials()
+        probes.look_again()
         if bandwidth and len(agents) > 1:
             say("measuring each link")
             dials = measure(dials, agents)
@@ -96,7 +93,7 @@ def look(
             world=world,
             need=need,
             controller={
-                **_controller(fleet),
+                **_controller(fleet, program),
                 # A launch makes its own, and says what is wrong with them.
                 **(_certificates() if len(fleet.hosts) > 1 and not quick else {}),
             },
@@ -105,7 +102,7 @@ def look(
         )
 
 
-def _controller(fleet: Fleet) -> dict[str, Any]:
+def _controller(fleet: Fleet, program: ProgramHere) -> dict[str, Any]:
     """What this machine says of itself."""
     try:
         torch: str | None = importlib.metadata.version("torch")
@@ -121,7 +118,7 @@ def _controller(fleet: Fleet) -> dict[str, Any]:
         # One machine alone needs none: then no line names it.
         "fleet": str(fleet.path) if fleet.path.is_file() else None,
         "ssh_config": None if fleet.ssh_config is None else str(fleet.ssh_config),
-        **_program_here(),
+        **{name: list(told) for name, told in dataclasses.asdict(program).items()},
         "time_s": time.time(),
     }
 
@@ -139,37 +136,3 @@ def _certificates() -> dict[str, Any]:
             raise
         problem = expected.what
     return {"openssl": shutil.which("openssl"), "certificates": problem}
-
-
-def _program_here() -> dict[str, Any]:
-    """What lies in the folder where the command was typed. shadows: what hides modules of Python's;
-    programs: where there is any, those beside it that import torch.
-    """
-    try:
-        # It may have been removed since.
-        folder = Path.cwd()
-        names = sorted(each.name for each in folder.iterdir())
-    except OSError:
-        return {"shadows": [], "programs": []}
-    # Each launch comes by here, in folders of any size. Path.is_file raises where it may not look.
-    hiding = [
-        each
-        for each in shadowing([*names, *(f"{name}/__init__.py" for name in names)])
-        if "/" not in each or os.path.isfile(folder / each)  # noqa: PTH113 - see above
-    ]
-    programs = [name for name in names if hiding and _imports_torch(folder / name)]
-    return {
-        "shadows": [str(folder / name) for name in hiding],
-        "programs": [str(folder / name) for name in programs],
-    }
-
-
-def _imports_torch(file: Path) -> bool:
-    """Whether a file is a program of Python's that begins so; what cannot be read is none."""
-    try:
-        if file.suffix != ".py" or not file.is_file():
-            return False
-        with file.open("rb") as source:
-            return _TORCH.search(source.read(_MOST_BYTES)) is not None
-    except OSError:
-        return False

@@ -17,6 +17,7 @@ from yoked.doctor.dials import RENDEZVOUS_PORT
 from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
 from yoked.doctor.sshtry import failure_of, seen_by
+from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.records.examination import HostSeen, Need, SshFailure
@@ -33,6 +34,8 @@ LOAD_S = 12.0
 # How long all of torch waits for a small world, which the cores are needed for.
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
+# The last look is answered at once, or tells nothing.
+_LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
 # out why one fails, which takes an import of torch or two for each try.
 _STUCK_S, _CULPRITS_S = 8.0, 40.0
@@ -45,7 +48,8 @@ _TORCH_KEYS = (
 @dataclass(frozen=True)
 class ProbeProfile:
     """How hosts are probed. patience_s: how long ssh may take; shared: over the connection that
-    other commands have; how: the trial to begin with; sudo: whether `sudo -n` may be used there.
+    other commands have; how: the trial to begin with; sudo: whether `sudo -n` may be used there;
+    modules: those of which hosts tell what a program would import.
     """
 
     patience_s: int
@@ -53,6 +57,12 @@ class ProbeProfile:
     health_s: float
     how: How
     sudo: bool = False
+    modules: tuple[str, ...] = ()
+
+    @property
+    def looks_twice(self) -> bool:
+        """Whether there is time between two looks, in which something could change."""
+        return self.how != "versions"
 
 
 class HostProbe:
@@ -73,10 +83,11 @@ class HostProbe:
         self._silent = False
         self._unanswered: dict[str, str] = {}
         self._culprits: Mapping[str, Any] | None = None
+        self._last: Sight | None = None
         self._line = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, Future[Any]] = {}
 
-    def begin(self, need: Need, how: How) -> None:
+    def begin(self, need: Need, profile: ProbeProfile) -> None:
         """Ask for what does not depend on other hosts; returns with the interfaces alone.
 
         One after the other, and nothing with a large answer: a way that lets no large packet
@@ -84,9 +95,10 @@ class HostProbe:
         """
         self.interfaces = self.ask("interfaces") or []
         # What takes longest is asked first.
-        self._ask_later("python", self._begin_trial, need, how)
+        self._ask_later("python", self._begin_trial, need, profile)
         self._ask_later("facts", self.ask, "facts")
-        self._ask_later("clock", self._compare_clocks)
+        files = "leave" if profile.looks_twice else None
+        self._ask_later("sight", look_at, self.call, files, _CALL_S)
 
     def begin_health(
         self, names: Sequence[str], addresses: Sequence[str], profile: ProbeProfile
@@ -205,10 +217,12 @@ class HostProbe:
         if health:
             shell = health.get("shell") or {}
             health["shell"] = {**shell, "sources_noise": bool(self.client.noise)}
-        offset_s, error_s = self._waiting["clock"].result() or (None, None)
+        failure = self._failure(health)
+        first: Sight | None = self._waiting["sight"].result()
+        if first is not None and self._last is not None:
+            health = with_changes(health, first, self._last)
         odd = list(self.client.odd)
         torch = reread(TORCH, "torch", self._torch(), odd, None)
-        failure = self._failure(health)
         if gone := [each.failed for each in self.trials.values() if each.is_lost and each.failed]:
             self._unanswered["trial"] = gone[0].removeprefix(f"{self.host.name}: ")
         if self._unanswered:
@@ -218,8 +232,8 @@ class HostProbe:
             wanted=dataclasses.asdict(self.host),
             failure=failure,
             connect_s=self.connect_s,
-            clock_offset_s=offset_s,
-            clock_error_s=error_s,
+            clock_offset_s=None if first is None else first.offset_s,
+            clock_error_s=None if first is None else first.error_s,
             facts=self.found_facts,
             interfaces=tuple(self.interfaces),
             health=health,
@@ -248,23 +262,17 @@ class HostProbe:
             self.client.close(_CLOSE_S)
         self._line.shutdown()
 
-    def _compare_clocks(self) -> tuple[float, float] | None:
-        """(its clock minus ours, what that may be wrong by) in seconds."""
-        sent_s = time.time()
-        try:
-            told = self.call("health", parts=["clock"])
-        except YokedError:
-            return None
-        took_s = time.time() - sent_s
-        if told.get("clock") is None:
-            return None
-        return told["clock"]["time_s"] - (sent_s + took_s / 2), took_s / 2
+    def look_again(self) -> None:
+        """See what has changed there since the beginning."""
+        self._last = look_at(self.call, "look", _LAST_S)
 
-    def _begin_trial(self, need: Need, how: How) -> dict[str, Any]:
+    def _begin_trial(self, need: Need, profile: ProbeProfile) -> dict[str, Any]:
         """The interpreter that would train, and its first trial; or why there is none."""
         found = self._find_python(need)
         if "error" not in found:
-            self.trials[how] = RankProbe(self, found["python"], how)
+            self.trials[profile.how] = RankProbe(
+                self, found["python"], profile.how, profile.modules
+            )
         return found
 
     def _find_python(self, need: Need) -> dict[str, Any]:
@@ -276,6 +284,8 @@ class HostProbe:
         if told is None:
             return {"error": "the host did not say which Python it has"}
         if wanted is not None and told["configured"] is None:
+            if why := told.get("unusable"):
+                return {"python": wanted, "error": why, "imported": False}
             return {"python": wanted, "error": f"there is no {wanted}"}
         python = told["configured"] or told["made"] or told["system"]
         if python:
@@ -420,6 +430,11 @@ class HostProbes:
         """End the ranks that run on all hosts."""
         list(self._pool.map(HostProbe.end_trials, self.here.values()))
 
+    def look_again(self) -> None:
+        """See what has changed on the hosts since the beginning, where there was time for it."""
+        if self._profile.looks_twice:
+            list(self._pool.map(HostProbe.look_again, self.here.values()))
+
     def close(self) -> None:
         """End all probes, that of a host that is only arriving too."""
         self._closed = True
@@ -440,7 +455,7 @@ class HostProbes:
         if self._closed:
             probe.close()
             return
-        probe.begin(self._need, self._profile.how)
+        probe.begin(self._need, self._profile)
         self.here[host.name] = probe
 
     def _agent(self, host: Host) -> AgentClient:

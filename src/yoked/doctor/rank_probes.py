@@ -64,16 +64,18 @@ def program() -> str:
 
 
 class RankProbe:
-    """One rank, which starts now. Every method may be called from any thread."""
+    """One rank, which starts now. Every method may be called from any thread. modules: of which
+    it tells what a program would import.
+    """
 
-    def __init__(self, client: Agent, python: str, how: How) -> None:
+    def __init__(self, client: Agent, python: str, how: How, modules: Sequence[str] = ()) -> None:
         self._client = client
         self._name = secrets.token_hex(8)
         self._messages: list[dict[str, Any]] = []
         self._over = False
         self._began_s = time.monotonic()
         self._changed = threading.Condition()
-        argv = [python, "-c", program(), how]
+        argv = [python, "-c", program(), *modules, how]
         threading.Thread(target=self._follow, args=(argv,), daemon=True, name="trial").start()
 
     @property

@@ -32,6 +32,7 @@ from yoked.records.rules import (
     symbol,
     text,
     user,
+    variable,
     version,
     word,
 )
@@ -62,6 +63,8 @@ _CONTROLLER = fields(
         "certificates": text,
         "shadows": each(path),
         "programs": each(path),
+        "modules": each(variable),
+        "unsorted": each(line),
         "time_s": number,
     }
 )

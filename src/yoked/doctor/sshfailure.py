@@ -24,6 +24,8 @@ HERE = frozenset(
     }
 )  # fmt: skip
 _LONGEST = 400
+# Source: yoked.agent.boot.
+_NO_PLACE = "no place for the agent"
 _NO_SSH = "there is no ssh on this machine"
 _CAME_IN = re.compile(r"^(Authenticated to |debug1: Authentication succeeded)", re.MULTILINE)
 _METHODS = re.compile(r"^debug1: Authentications that can continue: (\S+)", re.MULTILINE)
@@ -87,7 +89,8 @@ _OF_SHELL: _Table = (
 def told_failure(problem: YokedError) -> SshFailure:
     """What kept an agent from coming, by what was said of it."""
     if isinstance(problem, NoPythonError):
-        return SshFailure("python", problem.what, problem.fix)
+        cause = "no-place" if _NO_PLACE in problem.what else ""
+        return SshFailure("python", problem.what, problem.fix, cause=cause)
     if not isinstance(problem, NoAgentError):
         cause = "no-ssh" if problem.what.endswith(_NO_SSH) else ""
         text = _NO_SSH if cause else problem.what

@@ -1,11 +1,12 @@
 """One rank of the doctor's smoke test: a real process group over the chosen interfaces.
 
-    python -c THIS_FILE HOW DESCRIPTOR
+    python -c THIS_FILE [MODULE ...] HOW DESCRIPTOR
 
 This file is sent as text and needs no other module of yoked, because a host has none yet. HOW:
 versions: report the versions of this interpreter's packages, without loading them.
 connect: also form a Gloo process group.
 train: import all of torch, form a process group on Gloo or NCCL, and all-reduce tensors.
+MODULE: told is what a program that imports it would get.
 
 "connect" and "train" wait for one line of JSON from DESCRIPTOR: rank, world, address and port of
 rank 0 (0: any), backend, env, patience_s, launch_id and credentials (private files, by name). The
@@ -24,6 +25,7 @@ import importlib.util
 import json
 import os
 import queue
+import signal
 import socket
 import sys
 import sysconfig
@@ -41,6 +43,10 @@ _BULK_BYTES = 1 << 20
 # Of float32: 1 kB and 1 MB.
 _SMALL, _LARGE = 256, 262_144
 _NICE = 10
+# A module of a person's own is small.
+_MOST_SOURCES, _MOST_BYTES = 64, 1 << 20
+# How often it is looked whether this process was stopped.
+_BEAT_S = 0.05
 
 # Sources of the modules of yoked that it imports, by name. The sender of this file fills them in.
 SOURCES: dict[str, str] = {}
@@ -53,12 +59,14 @@ World = Callable[[Spec], None]
 
 def main(argv: list[str]) -> int:
     """Report versions, then take part in a process group; returns the exit status."""
-    how, descriptor = argv[0], int(argv[1])
+    *names, how = argv[:-1]
+    descriptor = int(argv[-1])
     try:
         _install_modules(_FOR_VERSIONS)
-        tell(has=versions())
+        tell(has={**versions(), **({"modules": modules(names)} if names else {})})
         if how == "versions":
             return 0
+        watch_stops()
         specs: queue.Queue[Spec] = queue.Queue()
         threading.Thread(target=_read_specs, args=(descriptor, specs), daemon=True).start()
         # A Python may lack ssl, which these import.
@@ -158,6 +166,7 @@ def versions() -> dict[str, Any]:
         "torch_path": found.origin if found else None,
         "numpy": _version("numpy"),
         "stranded": _stranded(),
+        "compiled": _is_compiled(found.origin) if found and found.origin else None,
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
         **torch_build(),
     }
@@ -176,11 +185,99 @@ def _stranded() -> str | None:
     return str(place) if (place / "torch").is_dir() else None
 
 
+def _is_compiled(source: str) -> bool:
+    """Whether Python keeps what it compiles of a source, or has begun to keep any elsewhere."""
+    sources = [source, json.__file__] if sys.pycache_prefix else [source]
+    return any(Path(importlib.util.cache_from_source(each)).exists() for each in sources)
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def modules(names: Iterable[str]) -> dict[str, Any]:
+    """By name, what a program would import; None: there is no such module.
+
+    path; version, as pip knows it, or None; digest of its sources, or None where they are many.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            continue
+        if spec is None:
+            found[name] = None
+        elif spec.origin and spec.origin.startswith("/"):
+            found[name] = {
+                "path": spec.origin,
+                "version": _version(name),
+                "digest": _digest(Path(spec.origin), is_package=spec.parent == name),
+            }
+    return found
+
+
+def _digest(file: Path, *, is_package: bool) -> str | None:
+    """16 hex digits of a module's Python sources; None: they are many, or something else."""
+    import hashlib
+
+    sources = [] if is_package else [file]
+    walk = os.walk(file.parent) if is_package else ()
+    for number, (folder, folders, names) in enumerate(walk):
+        # In one order everywhere.
+        folders.sort()
+        sources += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+        if max(number, len(sources)) > _MOST_SOURCES:
+            return None
+    sha256 = hashlib.sha256()
+    try:
+        for source in sources:
+            if source.suffix != ".py" or source.stat().st_size > _MOST_BYTES:
+                return None
+            sha256.update(f"{source.relative_to(file.parent)}\0".encode())
+            sha256.update(hashlib.sha256(source.read_bytes()).digest())
+    except OSError:
+        return None
+    return sha256.hexdigest()[:16]
+
+
+def watch_stops() -> None:
+    """From now on tell how often somebody stopped and continued this very process, and who."""
+    # macOS has none.
+    if hasattr(signal, "sigtimedwait"):
+        # For the thread that waits for it: one that nobody blocks is dropped.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
+        threading.Thread(target=_follow_stops, daemon=True).start()
+
+
+def _follow_stops() -> None:
+    times, lost_s, seen_s = 0, 0.0, time.monotonic()
+    while True:
+        sent = signal.sigtimedwait({signal.SIGCONT}, _BEAT_S)
+        if sent is not None and sent.si_signo != signal.SIGCONT:
+            # Where a stop outlasts the timeout, Python gives a record that nobody has filled, and
+            # the signal next time.
+            continue
+        now_s = time.monotonic()
+        # The time from the last beat until it was continued; what it stood shorter does no harm.
+        if sent is not None and now_s - seen_s > 2 * _BEAT_S:
+            times, lost_s = times + 1, lost_s + now_s - seen_s
+            stops = {"times": times, "lost_s": round(lost_s, 3)}
+            # 0: from outside of this container.
+            sender = {"pid": sent.si_pid, "command": _command(sent.si_pid)} if sent.si_pid else {}
+            tell(has={"stops": {**stops, **sender}})
+        seen_s = now_s
+
+
+def _command(pid: int) -> str | None:
+    try:
+        said = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+    return said.decode(errors="replace").replace("\0", " ").strip() or None
 
 
 def _read_specs(descriptor: int, specs: queue.Queue[Spec]) -> None:

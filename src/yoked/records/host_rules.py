@@ -163,9 +163,10 @@ _FOLDER = fields(
         "owner_uid": count,
         "error": line,
         "place": path,  # that was tried: the folder, or the nearest above it that is there
-        "immutable": flag,
+        "marks": one_of("i", "a", "ia"),  # of chattr(1): immutable, append-only
         "blocked": path,  # a file, or a link to what is not there, where a folder should be
         "link_to": path,
+        "kept": flag,  # whether a file was still there when the look was over
     },
     needed=("path",),
     strict=("writable", "error"),
@@ -208,6 +209,10 @@ HEALTH = fields(
         "set_by": named(variable, each(PLACE)),
         # Libraries that /etc/ld.so.preload loads into every program.
         "preload": each(line),
+        # By what every program needs and does not work, why.
+        "basics": named(
+            one_of("/dev/null", "/dev/zero", "/dev/urandom", "/bin/sh", "/proc", "/sys"), line
+        ),
         "firewall": fields(
             {
                 "kind": word,
@@ -285,6 +290,7 @@ HEALTH = fields(
                 "nice": number,  # of what comes in by ssh
                 "policy": word,
                 "tracer": fields({"pid": pid, "command": text}, needed=("pid",)),
+                "of_init": count,  # CPUs that process 1 may use
             }
         ),
         "wireless": named(
@@ -318,7 +324,18 @@ HEALTH = fields(
             }
         ),
         "clock": fields(
-            {"time_s": number, "synchronised": flag, "service": word}, needed=("time_s",)
+            {
+                "time_s": number,
+                "synchronised": flag,
+                "service": word,
+                # Between two looks: what passed here, what that may be wrong by, and what passed
+                # there by its two clocks.
+                "watched_s": number,
+                "error_s": number,
+                "monotonic_s": number,
+                "real_s": number,
+            },
+            needed=("time_s",),
         ),
         "gpu": fields(
             {
@@ -328,7 +345,7 @@ HEALTH = fields(
                 "busy": _PROCESSES,
             }
         ),
-        "shell": fields({"login_shell": line, "sources_noise": flag}),
+        "shell": fields({"login_shell": line, "rc": path, "sources_noise": flag}),
         "virtual": fields(
             {
                 "container": word,
@@ -358,6 +375,8 @@ CULPRITS = fields(
     }
 )
 
+_MODULE = fields({"path": path, "version": version, "digest": word}, needed=("path",))
+
 TORCH = fields(
     {
         "python": line,
@@ -380,6 +399,12 @@ TORCH = fields(
         "tls_file": path,
         "silent_s": number,  # for how long it had not begun
         "blame": fields({"file": path, "package": word, "missing": word, "of_python": flag}),
+        "compiled": flag,  # whether what Python made of torch's sources is kept
+        "modules": named(variable, optional(_MODULE)),  # of programs here; None: it finds none
+        "stops": fields(
+            {"times": count, "lost_s": number, "pid": pid, "command": text},
+            needed=("times", "lost_s"),
+        ),
         "culprits": CULPRITS,
     },
     strict=("torch", "torch_path", "numpy"),

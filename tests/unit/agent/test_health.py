@@ -240,6 +240,18 @@ def test_libraries_that_are_forced_on_every_program_are_told(tmp_path: Path) -> 
     assert environ.probe_preload(settings) == ["/a.so", "/b.so"]
 
 
+def test_a_folder_to_which_files_may_only_be_added_is_none_to_work_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert storage.describe(tmp_path)["marks"] is None
+    # FS_APPEND_FL of linux/fs.h; to set it takes root, and a file system that has it.
+    monkeypatch.setattr(storage.fcntl, "ioctl", lambda *_: (0x20).to_bytes(8, sys.byteorder))
+
+    told = storage.describe(tmp_path)
+
+    assert (told["writable"], told["marks"]) == (False, "a") or sys.platform != "linux"
+
+
 @LINUX
 def test_a_folder_that_cannot_be_written_says_why() -> None:
     told = storage.describe(Path("/proc/self"))

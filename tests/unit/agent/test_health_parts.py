@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -171,6 +172,24 @@ def test_the_clock_is_now() -> None:
 
     assert before_s <= found["time_s"] <= time.time()
     assert found["synchronised"] in (True, False, None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel")
+def test_the_cpus_of_any_process_are_counted() -> None:
+    assert limits._allowed_to(os.getpid()) == len(os.sched_getaffinity(0))
+    # No process has that number.
+    assert limits._allowed_to(1 << 30) is None
+
+
+def test_what_sshd_runs_at_each_login_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environ, "_RC", (tmp_path / "rc", tmp_path / "sshrc"))
+    assert environ.probe_shell()["rc"] is None
+
+    (tmp_path / "sshrc").write_text("echo Good morning\n")
+
+    assert environ.probe_shell()["rc"] == str(tmp_path / "sshrc")
 
 
 def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.agent import server
 from yoked.agent.protocol import ProtocolError, read_message, write_message
 from yoked.agent.server import Call, Server
 from yoked.errors import HostError
@@ -64,6 +65,7 @@ def controller() -> Iterator[Controller]:
             "bug": lambda call: 1 / 0,
             "poor": starve,
             "full": fill,
+            "lost": lose,
         }
     )
     yield made
@@ -76,6 +78,10 @@ def controller() -> Iterator[Controller]:
 
 def fill(call: Call) -> None:
     raise OSError(errno.ENOSPC, "No space left on device", "/tmp/job")
+
+
+def lose(call: Call) -> None:
+    raise ModuleNotFoundError("No module named 'yoked.agent.facts'")
 
 
 def count(call: Call) -> str:
@@ -147,6 +153,21 @@ def test_a_disk_that_is_full_is_no_bug(controller: Controller) -> None:
 
     assert (error["kind"], error["code"]) == ("HostError", "disk-full")
     assert error["params"]["path"] == "/tmp/job"
+
+
+def test_an_agent_whose_own_files_are_removed_says_so(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.ask(1, "lost")
+    bug = controller.next()[0]["error"]
+    monkeypatch.setattr(server, "__file__", "/home/ada/.cache/yoked/agent/0a/server.py")
+    controller.ask(2, "lost")
+
+    error = controller.next()[0]["error"]
+
+    assert bug["kind"] == "bug"
+    assert (error["kind"], error["code"]) == ("HostError", "cache-emptied")
+    assert error["params"]["source"] == "/home/ada/.cache/yoked/agent/0a"
 
 
 def test_a_call_for_which_there_is_no_thread_is_refused(

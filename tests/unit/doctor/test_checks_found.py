@@ -30,6 +30,7 @@ from tests.unit.doctor.troubles import (
     dialled,
     docker_named,
     dropped_between,
+    everywhere,
     fails,
     fixed_neighbour,
     has,
@@ -38,8 +39,10 @@ from tests.unit.doctor.troubles import (
     ipv6_alone,
     large_run,
     library,
+    listed_as,
     measured,
     metered,
+    modules,
     names_known,
     netmask,
     no_agent,
@@ -65,6 +68,7 @@ from tests.unit.doctor.troubles import (
     unkeyed,
     vpn_meant,
     wants,
+    watched,
     windows,
     with_amd,
     with_card,
@@ -73,6 +77,7 @@ from tests.unit.doctor.troubles import (
 
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.causes import findings_of
+from yoked.doctor.checks.content import CHANGING
 from yoked.doctor.checks.ssh_mends import MENDS
 from yoked.doctor.fixing import plan_fixes
 from yoked.doctor.sshfailure import HERE
@@ -89,6 +94,7 @@ class Case:
     severity: Severity = "error"
 
 
+MODULE = {"path": "/v/rowscale.py", "version": None, "digest": None}
 UNKNOWN = {"addresses": [], "error": "Name or service not known", "took_s": 0.01}
 SLOW = {"error": "no answer in 1.5 s", "took_s": 1.5}
 SILENT = {"addresses": [], "error": "no answer in 1.5 s", "took_s": 1.5}
@@ -160,6 +166,9 @@ CASES = (
     Case("ssh-denied", no_agents(*NAMES, kind="denied", text=WORDS, cause="refused-key"),
          hosts=()),
     Case("shell-noise", said("health/shell/sources_noise", True), severity="warning"),
+    Case("shell-noise", said("health/shell", {
+        "login_shell": "/bin/bash", "rc": "~/.ssh/rc", "sources_noise": True}),
+         severity="warning"),
     Case("ssh-slow", lambda: change(home(), "garage", connect_s=9.0), severity="warning"),
     # one host or two
     Case("same-machine", one_machine, hosts=("study", "garage")),
@@ -167,6 +176,15 @@ CASES = (
                                  "garage", "facts/has_proc", False)),
     Case("agent-failed", said("health/untold", {"facts": "OSError(20, 'Not a directory')"})),
     Case("agent-failed", said("health/untold", {"health": "garage gave no answer to 'health'"}),
+         severity="warning"),
+    Case("agent-failed", said("health/untold", {
+        "facts": "/home/ada/.cache/yoked/agent/0a is gone: somebody emptied the cache meanwhile"})),
+    Case("agent-failed", said("health/basics", {
+        "/dev/null": "a plain file of 11 bytes",
+        "/bin/sh": "/usr/bin/fish does not understand sh: fish: Unsupported use of '='"})),
+    Case("agent-failed", said("health/basics", {"/dev/null": "EACCES: Permission denied"})),
+    Case("agent-failed", said("health/basics", {
+        "/sys": "empty: no sysfs is mounted there", "/dev/zero": "no device"}),
          severity="warning"),
     # interfaces
     Case("interface-gone", wants(interface="enp9s0")),
@@ -222,6 +240,7 @@ CASES = (
     Case("process-limit", said("health/limits/nproc", [6, 6])),
     Case("process-limit", said("health/limits/pids", {"max": 64, "current": 40})),
     Case("address-space", said("health/limits/as", [600 << 20, None])),
+    Case("address-space", said("health/limits/stack", [65_536, 65_536])),
     Case("file-size", said("health/limits/fsize", [65_536, 65_536])),
     Case("cpu-time", said("health/limits/cpu", [600, 600])),
     Case("umask", said("health/limits/umask", 0o777)),
@@ -292,7 +311,11 @@ CASES = (
         "error": "ENOTDIR: Not a directory", "blocked": "/home/ada/.local/state"})),
     Case("folder-denied", said("health/folders/cache", {
         **HOME_CACHE, "owner_uid": 1000, "error": "EPERM: Operation not permitted",
-        "place": "/home/ada/.cache", "immutable": True})),
+        "place": "/home/ada/.cache", "marks": "i"})),
+    Case("folder-denied", lambda: told(
+        told(home(), "garage", "health/folders/cache/kept", False),
+        "garage", "health/clock/watched_s", 3.2)),
+    Case("folder-denied", said("health/folders/tmp/kept", False), severity="warning"),
     Case("disk-full", said("health/folders/state", FULL)),
     Case("disk-full", large_run, hosts=("attic",)),
     Case("no-inodes", said("health/folders/state/free_inodes", 0)),
@@ -339,6 +362,12 @@ CASES = (
     Case("python-variables", said("health/environment/PYTHONSAFEPATH", "1"), severity="warning"),
     Case("preload", said("health/environment/LD_PRELOAD", "/gone.so"), severity="warning"),
     Case("preload", said("health/preload", ["/usr/lib/libx.so"]), severity="warning"),
+    Case("python-variables", lambda: told(
+        said("health/environment/PYTHONPYCACHEPREFIX", "/proc/nas/pycache")(),
+        "garage", "torch/compiled", False), severity="warning"),
+    Case("preload", lambda: told(
+        watched(monotonic_s=96.0, real_s=96.0)(),
+        "garage", "health/preload", ["/usr/lib/faketime/libfaketime.so.1"])),
     Case("preload", lambda: told(
         dialled("garage", None, error="ECONNREFUSED", took_s=8e-5)(),
         "garage", "health/preload", ["/usr/lib/libproxychains.so.4"])),
@@ -346,6 +375,14 @@ CASES = (
     Case("python-missing", lambda: change(
         told(home(), "garage", "wanted/python", "/opt/gone/python"), "garage",
         torch={"python": "/opt/gone/python", "error": "there is no /opt/gone/python"})),
+    Case("torch-import", lambda: change(
+        told(home(), "garage", "wanted/python", "/v/bin/python"), "garage",
+        torch={"python": "/v/bin/python", "imported": False,
+               "error": "it is a link to /usr/bin/python3.11, which is not there"})),
+    Case("torch-import", lambda: change(
+        told(home(), "garage", "wanted/python", "/v/bin/python"), "garage",
+        torch={"python": "/v/bin/python", "imported": False,
+               "error": "Too many levels of symbolic links"})),
     Case("python-old", said("torch/python_version", "3.10.4")),
     Case("torch-missing", lambda: change(home(), "garage",
                                          torch={"error": "no Python there has torch"})),
@@ -484,7 +521,14 @@ CASES = (
     Case("cpu-quota", said("health/processors/nice", 19), severity="warning"),
     Case("cpu-quota", said("health/processors/tracer", {"pid": 77, "command": "strace"}),
          severity="warning"),
+    Case("cpu-quota", said("health/processors/of_init", 24), severity="warning"),
+    Case("cpu-quota", said("torch/stops", {
+        "times": 3, "lost_s": 2.7, "pid": 77, "command": "cpulimitd /run/cpulimitd"})),
+    Case("cpu-quota", said("torch/stops", {"times": 4, "lost_s": 0.6}), severity="warning"),
     Case("clock", lambda: change(home(), "garage", clock_offset_s=3600.0), severity="warning"),
+    Case("clock", watched(monotonic_s=96.0, real_s=96.0)),
+    Case("clock", watched(real_s=-3596.8), severity="warning"),
+    Case("clock", watched(*NAMES, monotonic_s=0.4), hosts=()),
     Case("clock", lambda: replace(home(), hosts=tuple(
         replace(each, clock_offset_s=-3 * 86_400.0) for each in home().hosts)),
          hosts=(), severity="warning"),
@@ -505,11 +549,21 @@ CASES = (
          severity="warning"),
     Case("data-differs", lambda: data({"000.bin": "a pipe",
                                        "001.bin": "unreadable: Permission denied"})),
+    Case("data-differs", lambda: data({"000.bin": CHANGING, "001.bin": "b2"})),
+    Case("data-differs", lambda: listed_as({
+        "attic": ("0", "1", "2", "3"), "garage": ("0", "3", "1", "2"),
+        "study": ("0", "1", "2", "3")}), hosts=("attic", "garage"), severity="warning"),
     Case("data-differs", lambda: told(
         replace(home(), need=Need(data={"000.bin": "a1"})),
         "garage", "health/untold", {"data": "/srv/data: Permission denied"})),
     Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), severity="warning"),
+    Case("code-differs", lambda: modules(
+        attic={**MODULE, "digest": "aa"}, garage={**MODULE, "digest": "bb"},
+        study={**MODULE, "digest": "aa", "path": "/w/rowscale.py"}), severity="warning"),
+    Case("code-differs", lambda: modules(
+        attic={**MODULE, "version": "2.1"}, garage=None), hosts=("attic", "garage"),
+         severity="warning"),
     # names
     Case("own-name", said("health/names/own/addresses", ["127.0.1.1"]), severity="warning"),
     Case("own-name", lambda: told(
@@ -676,6 +730,20 @@ def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
         said("health/untold", {"folders": "no answer in 2.5 s"}),
         said("health/processors/nice", 10),
         said("torch/silent_s", 3.0),
+        # A person's ^Z; a clock that is turned towards its right time; a laptop far away.
+        said("torch/stops", {"times": 1, "lost_s": 3.0}),
+        watched(monotonic_s=3.45, real_s=3.45),
+        watched(error_s=1.0, monotonic_s=2.1, real_s=2.1),
+        said("health/processors/of_init", 12),
+        said("health/environment/PYTHONDONTWRITEBYTECODE", "1"),
+        lambda: everywhere("health/basics", {"/sys": "empty: no sysfs is mounted there"}),
+        lambda: listed_as({"attic": ("0", "1"), "garage": ("1", "0")}, unsorted=()),
+        lambda: modules(
+            attic={**MODULE, "digest": "aa", "version": "1"},
+            garage={**MODULE, "digest": "aa", "path": "/w/rowscale.py"},
+        ),
+        lambda: modules(attic=MODULE, garage={**MODULE, "digest": "aa"}),
+        lambda: modules(attic=None, garage=None, study=None),
     ],
 )
 def test_what_is_unusual_and_does_no_harm_is_no_trouble(make: Make) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.agent.folders import contents
+from yoked.doctor import compare
+from yoked.doctor.checks.content import CHANGING
 from yoked.doctor.compare import with_contents
 from yoked.errors import HostError, UsageError
 from yoked.records.examination import Examination, HostSeen, Need, SshFailure
@@ -114,6 +118,34 @@ def test_a_folder_that_a_host_lacks_is_empty_there(data: Path) -> None:
 
     assert seen.hosts[0].health["code"] == {}
     assert seen.need.code is not None
+
+
+def test_of_files_that_differ_those_that_change_meanwhile_are_told(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "there" / "data"
+    shutil.copytree(data, there)
+    (there / "2.txt").write_text("2")
+    (there / "part" / "1.txt").write_text("1")
+    monkeypatch.setattr(compare, "_path_there", lambda folder: str(there))
+    # Somebody writes while nobody looks.
+    clock = SimpleNamespace(sleep=lambda _: (there / "2.txt").write_text("22"))
+    monkeypatch.setattr(compare, "time", clock)
+
+    seen = with_contents(Examination((host("attic"),)), {"data": data}, connect)
+
+    assert seen.hosts[0].health["data"] == {"2.txt": CHANGING, "part/1.txt": digest("1")}
+
+
+def test_where_nothing_differs_nobody_looks_twice(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(compare, "time", SimpleNamespace(sleep=waits.append))
+
+    with_contents(Examination((host("attic"),)), {"data": data}, connect)
+
+    assert waits == []
 
 
 def test_below_the_home_folder_each_host_looks_below_its_own(

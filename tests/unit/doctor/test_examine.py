@@ -37,8 +37,8 @@ class Part:
 class Rank:
     """A trial: what it says, and whether it goes on. It ends with its agent's connection."""
 
-    def __init__(self, agent: FakeAgent, how: str) -> None:
-        self.agent, self.says, self.how = agent, agent.says, how
+    def __init__(self, agent: FakeAgent, argv: list[str]) -> None:
+        self.agent, self.says, self.argv, self.how = agent, agent.says, argv, argv[-1]
         self.told = threading.Event()
         self.spec: Mapping[str, Any] | None = None
 
@@ -78,6 +78,7 @@ class FakeAgent:
     extra: tuple[Mapping[str, Any], ...] = ()
     says: Mapping[str, str] = field(default_factory=dict)
     python: str | None = "/usr/bin/python3"
+    unusable: str | None = None
     noise: str = ""
     begun: tuple[Mapping[str, Any], ...] | None = ()
     odd: list[str] = field(default_factory=list)
@@ -88,6 +89,10 @@ class FakeAgent:
     ranks: dict[str, Rank] = field(default_factory=dict)
     bugs: tuple[str, ...] = ()
     asked_for_culprits: list[Mapping[str, Any]] = field(default_factory=list)
+    looks: list[str | None] = field(default_factory=list)
+    rate: float = 1.0
+    keeps: bool = True
+    began_s: float = field(default_factory=time.monotonic)
 
     def call(self, name: str, *, data: bytes = b"", timeout_s: float = 30.0, **args: Any) -> Any:
         if name in self.silent or self.closed:
@@ -120,7 +125,7 @@ class FakeAgent:
             self.listening -= 1
 
     def _trial(self, args: Mapping[str, Any]) -> Iterator[Part]:
-        rank = self.ranks[args["trial"]] = Rank(self, args["argv"][-1])
+        rank = self.ranks[args["trial"]] = Rank(self, args["argv"])
         for line in rank.lines():
             yield Part({"line": json.dumps(line)})
         end = {"exit_status": 0, "signal": None, "late": False, "stderr": ""}
@@ -144,7 +149,9 @@ class FakeAgent:
         return [lo, own, *self.extra]
 
     def _environment(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        return {"made": None, "configured": args["configured"], "system": self.python}
+        configured = None if self.unusable is not None else args["configured"]
+        told = {"made": None, "configured": configured, "system": self.python}
+        return {**told, "unusable": self.unusable or None}
 
     def _culprits(self, args: Mapping[str, Any]) -> dict[str, Any]:
         self.asked_for_culprits.append(args)
@@ -156,9 +163,15 @@ class FakeAgent:
     def _health(self, args: Mapping[str, Any]) -> dict[str, Any]:
         if args.get("parts") == ["virtual"]:
             return {"virtual": None}
-        if args.get("parts") == ["clock"]:
-            return {"clock": {"time_s": 1e9}, "untold": {}}
-        return {"shell": {"login_shell": "/bin/sh", "sources_noise": None}, "asked": dict(args)}
+        shell = {"login_shell": "/bin/sh", "sources_noise": None}
+        folders = {"cache": {"path": "/c", "writable": True, "error": None}}
+        return {"shell": shell, "folders": folders, "asked": dict(args)}
+
+    def _watch(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        self.looks.append(args["files"])
+        passed_s = self.rate * (time.monotonic() - self.began_s)
+        kept = {"cache": self.keeps} if args["files"] == "look" else {}
+        return {"time_s": 1e9 + passed_s, "monotonic_s": passed_s, "kept": kept}
 
     def _dial(self, args: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [self._dialled(each, args) for each in args["targets"]]
@@ -583,6 +596,47 @@ def test_health_is_asked_with_what_the_others_are() -> None:
     offset_s = seen.host("alpha").clock_offset_s
     assert offset_s is not None
     assert offset_s < -1e8
+
+
+def test_a_host_is_looked_at_twice_and_only_once_before_a_launch() -> None:
+    agents = {"alpha": FakeAgent("alpha"), "beta": FakeAgent("beta", rate=10.0, keeps=False)}
+    alone = FakeAgent("alpha")
+
+    seen = examine(agents)
+    examine({"alpha": alone}, quick=True)
+
+    assert agents["beta"].looks == ["leave", "look"]
+    assert alone.looks == [None]
+    health = seen.host("beta").health
+    assert health["folders"]["cache"]["kept"] is False
+    watched = {name: seen.host(name).health["clock"] for name in agents}
+    assert watched["alpha"]["monotonic_s"] < 5 * watched["alpha"]["watched_s"]
+    assert watched["beta"]["monotonic_s"] > 5 * watched["beta"]["watched_s"]
+
+
+@pytest.mark.parametrize("why", ["it is a link to /gone/python3.11, which is not there", ""])
+def test_a_python_that_is_there_and_cannot_be_started_is_not_called_missing(why: str) -> None:
+    agent = FakeAgent("alpha", unusable=why)
+
+    seen = examine({"alpha": agent}, hosts={"alpha": {"python": "/v/bin/python"}})
+
+    torch = torch_of(seen, "alpha")
+    assert torch["error"] == (why or "there is no /v/bin/python")
+    assert torch["imported"] is (False if why else None)
+
+
+def test_what_the_program_here_imports_is_asked_of_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("import torch, rowscale\n")
+    monkeypatch.chdir(tmp_path)
+    agents = {name: FakeAgent(name) for name in ("alpha", "beta")}
+
+    seen = examine(agents)
+
+    assert seen.controller["modules"] == ["rowscale"]
+    argvs = [rank.argv for rank in agents["alpha"].ranks.values()]
+    assert [argv[3:] for argv in argvs] == [["rowscale", "connect"], ["train"]]
 
 
 def test_bandwidth_is_measured_of_every_link() -> None:

@@ -409,5 +409,48 @@ def code(there: dict[str, str]) -> Examination:
     return told(seen, "garage", "health/code", there)
 
 
+def everywhere(path: str, value: Any) -> Examination:
+    """All hosts say the same."""
+    seen = home()
+    for name in NAMES:
+        seen = told(seen, name, path, value)
+    return seen
+
+
+def watched(*names: str, error_s: float = 0.02, **clocks: float) -> Make:
+    """What passed by clocks of garage, or of the hosts that are named, while 3.2 s passed here."""
+
+    def make() -> Examination:
+        seen = home()
+        for name in names or ("garage",):
+            fits = {"watched_s": 3.2, "error_s": error_s, "monotonic_s": 3.2, "real_s": 3.2}
+            clock = {**seen.host(name).health["clock"], **fits, **clocks}
+            seen = told(seen, name, "health/clock", clock)
+        return seen
+
+    return make
+
+
+def listed_as(
+    orders: dict[str, tuple[str, ...]], unsorted: tuple[str, ...] = ("train.py:7",)
+) -> Examination:
+    """Hosts list the same files in their own order. unsorted: where the program lists a folder."""
+    seen = replace(
+        home(), need=Need(data={name: name for name in sorted(next(iter(orders.values())))})
+    )
+    seen = replace(seen, controller={**seen.controller, "unsorted": list(unsorted)})
+    for host, names in orders.items():
+        seen = told(seen, host, "health/data", {name: name for name in names})
+    return seen
+
+
+def modules(**hosts: dict[str, Any] | None) -> Examination:
+    """The program here imports rowscale, and hosts have these."""
+    seen = replace(home(), controller={**home().controller, "modules": ["rowscale"]})
+    for host, module in hosts.items():
+        seen = told(seen, host, "torch/modules", {"rowscale": module})
+    return seen
+
+
 def large_run() -> Examination:
     return replace(home(), need=Need(checkpoint_bytes=30 * 10**9, keep=2))

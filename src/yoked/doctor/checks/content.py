@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.query import mapping, part
+from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import fleet_flag
 from yoked.records.examination import Examination, HostSeen
@@ -14,7 +16,10 @@ from yoked.records.shell import command_line, shell_line
 from yoked.units import listed, plural
 
 _SHOWN = 3
+# In the place of the hash of a file whose content was another a moment later.
+CHANGING = "changing: written anew while it was looked at"
 _WORDS = {
+    CHANGING: "changing by itself: something wrote it anew while it was looked at",
     "missing": "missing",
     "other": "of other content",
     "extra": "extra",
@@ -89,6 +94,7 @@ def _hosts_with(
     saw={
         **dict.fromkeys(("", "hidden"), "the data on {host} is not the controller's: {described}"),
         "untold": "the data on {host} could not be compared: {described}",
+        "order": "hosts list the data in another order than {host}: {described}",
     },
     why={
         "": "ranks read other rows than they think: the loss is of something else, or an epoch "
@@ -96,12 +102,16 @@ def _hosts_with(
         "hidden": "a program that takes all names of the folder (os.listdir) reads these as rows "
         "too; `yoked train` does not",
         "untold": "whoever trains there cannot read it either, or reads something else",
+        "order": "a program that deals names out by rank as they come, without sorted(), has some "
+        "files read twice and others never",
     },
     symptom="The loss is garbage, the run hangs at the end of an epoch, or a rank stands in "
     "open().",
     cause="Shards are missing on a host, were prepared there with another tokenizer, or "
     "are left from an earlier set, which a program that takes all files reads too. A file that is "
-    "a pipe, or that may not be read. Of files that macOS left beside the data it is a warning.",
+    "a pipe, or that may not be read; a program that writes a file anew again and again. Of files "
+    "that macOS left beside the data it is a warning, and of the order in which os.listdir has "
+    "names, where a program here lists folders without sorted() on that line.",
     fix="By hand, or by `yoked train`, which sends what is missing by content hash.",
     on_cluster="On a cluster the data lies on one shared file system, so it cannot differ; "
     "a stale cache of it can.",
@@ -126,8 +136,17 @@ def data_differs(seen: Examination) -> Iterator[Match]:
             )
             continue
         more = shell_line(", and remove what is extra there")
+        changing = [name for name, flaw in flaws.items() if flaw == CHANGING]
         yield Match(
             host.name,
+            *(
+                by_hand(
+                    host.name,
+                    "first stop what writes it: `fuser -v {file}` there, a few times, shows it",
+                    file=name,
+                )
+                for name in changing[:_SHOWN]
+            ),
             by_hand(
                 "",
                 "`yoked train` sends the data that is here to {host}; for other programs: "
@@ -138,18 +157,95 @@ def data_differs(seen: Examination) -> Iterator[Match]:
             ),
             described=_described(flaws),
         )
+    yield from _in_other_order(seen)
+
+
+def _in_other_order(seen: Examination) -> Iterator[Match]:
+    """Hosts whose system lists the same files in another order, where the program would see it."""
+    places = at(seen.controller, "unsorted") or ()
+    orders = {host.name: list(data) for host in seen.up if (data := mapping(part(host, "data")))}
+    common = set.intersection(*map(set, orders.values())) if orders else set()
+    listings = {host: [name for name in names if name in common] for host, names in orders.items()}
+    first = next(iter(listings), "")
+    odd = [host for host, names in listings.items() if names != listings[first]]
+    if odd and places:
+        columns = zip(*listings.values(), strict=True)
+        begin = next(number for number, names in enumerate(columns) if len(set(names)) > 1)
+        part_of = slice(begin, begin + _SHOWN)
+        shown = [f"{', '.join(listings[host][part_of])} on {host}" for host in (first, *odd)]
+        yield Match(
+            (first, *odd),
+            by_hand("", "have {places} take sorted(...) of the names", places=listed(places)),
+            severity="warning",
+            how="order",
+            described=f"{listed(shown)}; {listed(places)} does not sort them there",
+        )
+
+
+def _in_other_modules(seen: Examination) -> Iterator[Match]:
+    """What a program here imports, from elsewhere than its folder, and hosts have otherwise."""
+    for name in at(seen.controller, "modules") or ():
+        told = {
+            host.name: found[name]
+            for host in seen.up
+            if name in (found := mapping(mapping(host.torch).get("modules")))
+        }
+        # What has many sources is known by its version alone; without one it is not compared.
+        kinds = {host: kind for host, module in told.items() if (kind := _kind(module)) is not None}
+        counts = Counter(kinds.values())
+        if len(counts) < 2:
+            continue
+        most = max(counts.values())
+        usual = [kind for kind, count in counts.items() if count == most]
+        # Of two that differ nobody knows which is meant.
+        odd = [host for host, kind in kinds.items() if len(usual) > 1 or kind != usual[0]]
+        shown = [f"{_as_found(told[host])} on {host}" for host in kinds]
+        yield Match(
+            odd,
+            by_hand(
+                "",
+                "install the one that is meant on all hosts: `yoked install -r FILE`, or copy it "
+                "from the host that has it",
+            ),
+            how="module",
+            described=f"module {name}, which a program here imports, is {listed(shown)}",
+        )
+
+
+def _kind(module: Mapping[str, Any] | None) -> str | None:
+    """What is the same for equal modules, also for those that are missing; None: nothing tells."""
+    if module is None:
+        return "missing"
+    return module.get("digest") or module.get("version")
+
+
+def _as_found(module: Mapping[str, Any] | None) -> str:
+    if module is None:
+        return "missing"
+    content = f"content {str(module['digest'])[:8]}" if module.get("digest") else ""
+    words = " of ".join(filter(None, (str(module.get("version") or ""), content)))
+    return f"{words} ({module['path']})"
 
 
 @check(
     "code-differs",
     question="Does every host have the same program?",
-    reads=("need.code", "health.code"),
+    reads=("need.code", "health.code", "torch", "controller"),
     severity="warning",
-    saw="the program's folder on {host} is not the one here: {described}",
-    why="yoked sends the folder that is here, whatever lies there; torchrun by hand would "
-    "run two programs: `different tensors`, or a deadlock",
+    saw={
+        "": "the program's folder on {host} is not the one here: {described}",
+        "module": "{described}",
+    },
+    why={
+        "": "yoked sends the folder that is here, whatever lies there; torchrun by hand would "
+        "run two programs: `different tensors`, or a deadlock",
+        "module": "it does not travel with the program's folder: ranks of one run compute with "
+        "different code, and nobody says so",
+    },
     symptom="`different tensors`, shapes that do not match, or a deadlock at the first collective.",
-    cause="The program was changed on one host, or has files there that are gone here.",
+    cause="The program was changed on one host, or has files there that are gone here. Or it "
+    "imports a module of your own, or a package, that hosts have in different versions: asked for "
+    "are those that programs import in the folder where this was typed.",
     fix="By hand; `yoked run` sends the folder that is here to all hosts.",
 )
 def code_differs(seen: Examination) -> Iterator[Match]:
@@ -165,6 +261,7 @@ def code_differs(seen: Examination) -> Iterator[Match]:
             ),
             described=_described(flaws),
         )
+    yield from _in_other_modules(seen)
 
 
 CHECKS = (data_differs, code_differs)

@@ -8,7 +8,7 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import described
-from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of
+from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of, turned_clock
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.startfiles import unset_variable
 from yoked.records.examination import Examination, Fix, HostSeen
@@ -48,6 +48,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 _INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
                  "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES")  # fmt: skip
 _SLOW_PYTHON = ("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG")
+_BYTECODE = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
 # What many programs print, and a name of a person or a file may have.
 _BEYOND_ASCII = "\u00b5\u00e9\u2192"
 _SAW = "{variables} on {host}"
@@ -321,6 +322,8 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
     saw=_SAW,
     why={
         "slow": "every rank's Python is slower, or ends at the first warning of a library",
+        "compiled": "nothing that Python compiles is kept there: each start of a rank compiles all "
+        "of torch anew, for many seconds",
         "path": "programs that are started by hand find other modules than ranks of a run, which "
         "get a path of their own",
         "beside": "modules that lie beside a program are not found: `No module named ...`",
@@ -330,7 +333,8 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
     symptom="Everything is slower, a warning or a letter ends the run, or another module is "
     "imported than expected, or none.",
     cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error, PYTHONIOENCODING, PYTHONSAFEPATH or "
-    "PYTHONPATH in a start file.",
+    "PYTHONPATH in a start file; PYTHONPYCACHEPREFIX or PYTHONDONTWRITEBYTECODE, where torch is "
+    "then found without its bytecode.",
     fix=_FIX,
     quick=True,
 )
@@ -344,6 +348,9 @@ def python_variables(seen: Examination) -> Iterator[Match]:
         }
         if found:
             yield _set(host, found, "slow")
+        keeping = _variables(host, _BYTECODE)
+        if keeping and mapping(host.torch).get("compiled") is False:
+            yield _set(host, keeping, "compiled")
     yield from _wherever_set(seen, "PYTHONPATH", how="path")
     yield from _wherever_set(seen, "PYTHONSAFEPATH", how="beside")
     yield from _wherever_set(seen, "PYTHONIOENCODING", to=_lacks_letters, how="letters")
@@ -370,14 +377,16 @@ def _lacks_letters(setting: str) -> bool:
         "`object ... from LD_PRELOAD cannot be preloaded`",
         "dials": "that library is loaded into every program, also into what dialled: it may refuse "
         "connections itself, as proxychains does; a dial without it would tell",
+        "clock": "that library is loaded into every program, and may turn its clock, as faketime "
+        "does: deadlines pass too early, or late",
     },
     symptom="`ERROR: ld.so: object '/gone.so' from LD_PRELOAD cannot be preloaded`, before each "
     "line of output; or connections that fail at once, from one host alone.",
     cause="LD_PRELOAD in a start file, or a line in /etc/ld.so.preload. It is an error where "
-    "connections of that host failed as well.",
+    "connections of that host failed as well, or its clock runs at another speed.",
     fix=_FIX,
     explains=("no-route", "other-network", "firewall-out", "firewall-reject", "dial-failed",
-              "world-failed"),
+              "clock", "agent-failed", "world-failed"),
     quick=True,
 )  # fmt: skip
 def preload(seen: Examination) -> Iterator[Match]:
@@ -392,6 +401,13 @@ def preload(seen: Examination) -> Iterator[Match]:
         failed = [each for each in seen.dials if each.source == host.name and each.chosen
                   and not each.ok and each.error not in (None, "ETIMEDOUT")]  # fmt: skip
         fixes = [*take_out(host, found)]
+        how, more = "", ""
+        if failed:
+            how = "dials"
+            more = f"; {len(failed)} dials from it failed: {described(failed[0])}"
+        elif turned := turned_clock(host):
+            how = "clock"
+            more = f"; {turned[0]}"
         if files:
             fixes.append(
                 by_hand(
@@ -403,12 +419,10 @@ def preload(seen: Examination) -> Iterator[Match]:
         yield Match(
             host.name,
             *fixes,
-            severity="error" if failed else "warning",
-            how="dials" if failed else "",
+            severity="error" if how else "warning",
+            how=how,
             variables=" and ".join(shown),
-            failed=f"; {len(failed)} dials from it failed: {described(failed[0])}"
-            if failed
-            else "",
+            failed=more,
         )
 
 

@@ -30,7 +30,7 @@ from yoked.doctor.repairs.files import (
     share_folder,
 )
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.units import listed
+from yoked.units import format_duration, listed
 
 # Source: NEEDED_BYTES of yoked.agent.jobs.
 _JOB_BYTES = 64 << 20
@@ -174,10 +174,11 @@ def read_only(seen: Examination) -> Iterator[Match]:
 
 @check(
     "folder-denied",
-    question="Do the folders of a run belong to its user?",
-    reads=("health.folders",),
+    question="Do the folders of a run belong to its user, and keep what is written?",
+    reads=("health.folders", "health.clock"),
     severity="error",
     saw={
+        "emptied": "something removes what is written to {paths} on {host}: {said}{more}",
         **dict.fromkeys(
             ("", "immutable"), "nothing can be written to {paths} on {host}: {said}{more}"
         ),
@@ -187,16 +188,19 @@ def read_only(seen: Examination) -> Iterator[Match]:
     symptom="`PermissionError: [Errno 13] Permission denied: '/home/ada/.cache/...'`; or "
     "`[Errno 2] No such file or directory`, `[Errno 17] File exists`.",
     cause="A program that was once started with sudo made ~/.cache or ~/.local its own; or one of "
-    "them is a link to a disk that is not mounted, a file, or immutable (chattr +i).",
+    "them is a link to a disk that is not mounted, a file, or immutable (chattr +i, +a). Or a "
+    "program empties it: a file that the doctor left was gone a moment later.",
     fix="Gives the folder to the user, where it lies in the home, and takes chattr's mark away. By "
-    "hand elsewhere: others may have files there, and only you know which disk is missing.",
+    "hand elsewhere: others may have files there, and only you know which disk is missing, or "
+    "which program removes files.",
     on_cluster="Kubernetes: a volume without fsGroup.",
-    explains=("world-failed",),
+    explains=("world-failed", "agent-failed"),
 )
 def folder_denied(seen: Examination) -> Iterator[Match]:
     def is_closed(folder: Folder) -> bool:
         full_or_locked = folder.get("read_only") or failed(folder, "EROFS", "ENOSPC", "EDQUOT")
-        return folder.get("writable") is False and not full_or_locked
+        is_denied = folder.get("writable") is False and not full_or_locked
+        return is_denied or folder.get("kept") is False
 
     for host, closed in hosts_with(seen, WRITTEN, is_closed):
         by_cause: dict[str, dict[str, Folder]] = {}
@@ -211,7 +215,7 @@ def folder_denied(seen: Examination) -> Iterator[Match]:
                 severity=severity_of(folders),
                 how=how,
                 paths=shown(folders),
-                said=str(next(iter(folders.values())).get("error")),
+                said=_said(host, how, folders),
                 more=more,
             )
 
@@ -219,7 +223,16 @@ def folder_denied(seen: Examination) -> Iterator[Match]:
 def _why_closed(folder: Folder) -> str:
     if folder.get("blocked"):
         return "blocked"
-    return "immutable" if folder.get("immutable") else ""
+    if folder.get("writable") is False:
+        return "immutable" if folder.get("marks") else ""
+    return "emptied"
+
+
+def _said(host: HostSeen, how: str, folders: Mapping[str, Folder]) -> str:
+    if how != "emptied":
+        return str(next(iter(folders.values())).get("error"))
+    within = format_duration(part(host, "clock", "watched_s") or 0.0)
+    return f"a file of the doctor's was gone within {within}"
 
 
 def _opened(
@@ -227,9 +240,19 @@ def _opened(
 ) -> tuple[str, tuple[Fix, ...]]:
     """(more of what is wrong with folders, the lines that open them)."""
     if how == "immutable":
-        places = dict.fromkeys(str(each.get("place")) for each in folders.values())
-        fixes = tuple(make_mutable(host.name, place) for place in places)
-        return f"; {listed(places)} is immutable (lsattr shows an i)", fixes
+        marks = {str(each.get("place")): str(each.get("marks")) for each in folders.values()}
+        fixes = tuple(make_mutable(host.name, *each) for each in marks.items())
+        shown = listed(dict.fromkeys(marks.values()))
+        return f"; {listed(marks)} is immutable (lsattr shows an {shown})", fixes
+    if how == "emptied":
+        return "", (
+            by_hand(
+                host.name,
+                "find what does it, and have it leave {place} alone: a cleaner or a loop (`ps "
+                "aux`), `systemctl list-timers`, `crontab -l`, /etc/tmpfiles.d",
+                place=place_of(folders),
+            ),
+        )
     if how == "blocked":
         ways = {str(each["blocked"]): each.get("link_to") for each in folders.values()}
         told = [

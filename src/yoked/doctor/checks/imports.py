@@ -158,7 +158,7 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
         wanted = f"{package}=={version}" if version else str(package)
         fixes = get_package(seen, host, wanted, flags=("--anew",))
         return f"; it is {package} that is broken ({file})", fixes
-    if "Permission denied" in _error(host):
+    if "Permission denied" in _error(host) or "symbolic links" in _error(host):
         return "", (
             by_hand(
                 host.name,

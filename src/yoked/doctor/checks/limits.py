@@ -22,6 +22,8 @@ _FILES, _FILES_OF_PEER = 160, 8
 _PROCESSES = 100
 # torch maps its libraries, and each thread a stack: 5 GB of addresses before the first tensor.
 _ADDRESSES_BYTES = 8 << 30
+# Of most systems 8 MiB, and some of its libraries' frames are large.
+_STACK_BYTES = 1 << 20
 _FILE_BYTES = 64 << 20
 _LONG_S = 7 * 86_400
 # A rank listens and dials; torchrun, the stores and ssh want theirs.
@@ -121,11 +123,14 @@ def process_limit(seen: Examination) -> Iterator[Match]:
     question="May a process map as much as torch does?",
     reads=("health.limits",),
     severity="error",
-    saw="a process of {host} may have {limit:bytes} of addresses",
-    why="torch maps several times that before the first tensor, and ends with `failed to map "
-    "segment` or `Cannot allocate memory`",
+    saw="a process of {host} may have {limit:bytes} of {what}",
+    why={
+        "": "torch maps several times that before the first tensor, and ends with `failed to map "
+        "segment` or `Cannot allocate memory`",
+        "stack": "each thread of torch gets one of that size, and dies in it: `Segmentation fault`",
+    },
     symptom="`ImportError: libtorch_cpu.so: failed to map segment from shared object`.",
-    cause=f"A low limit of addresses: {_TERMS}.",
+    cause=f"A low limit of addresses, data or stack: {_TERMS}.",
     fix=_LIFTED,
     on_cluster="Grid Engine's h_vmem does the same.",
     explains=("world-failed", "torch-import", "torch-missing", "memory", "agent-failed"),
@@ -137,6 +142,10 @@ def address_space(seen: Examination) -> Iterator[Match]:
             for name in ("as", "data")
             if (soft := _soft(host, name)) is not None and soft < _ADDRESSES_BYTES
         }
+        stack = _soft(host, "stack")
+        if stack is not None and stack < _STACK_BYTES:
+            fix = take_out_limit(host.name, "s")
+            yield Match(host.name, fix, how="stack", limit=stack, what="stack")
         if not tight:
             continue
         name = min(tight, key=lambda each: tight[each])
@@ -144,6 +153,7 @@ def address_space(seen: Examination) -> Iterator[Match]:
             host.name,
             *(take_out_limit(host.name, {"as": "v", "data": "d"}[each]) for each in tight),
             limit=tight[name],
+            what="addresses",
         )
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from yoked.costmodel.memory import USABLE_GPU_FRACTION
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of
+from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of, turned_clock
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import drop_host, set_ranks
 from yoked.doctor.repairs.system import set_clock, sysctl
 from yoked.records.examination import Examination, HostSeen
 from yoked.text import one_line
-from yoked.units import plural
+from yoked.units import format_duration, plural
 
 # What `import torch` and an empty rank hold.
 _RANK_BYTES = 400 << 20
@@ -22,6 +22,8 @@ _COMMIT_BYTES = 3 << 30
 _CLOCK_S = 1.0
 # More than what one types by hand, to do something beside.
 _LOW_NICE = 11
+# Of the seconds of an examination: a step takes as much longer.
+_STOOD_S = 1.0
 # From 2 on nobody but root may look into a process, not even its parent.
 _PTRACE = 2
 
@@ -243,30 +245,50 @@ def ranks(seen: Examination) -> Iterator[Match]:
     "cpu-quota",
     question="May a run use all of the cores?",
     reads=("health.processors",),
-    severity="warning",
+    severity="error",
     saw={
         "": "the control group on {host} grants {limit}",
         "priority": "what comes in by ssh to {host} gets {limit}",
+        "stopped": "a rank of the doctor's on {host} was stopped and continued {limit}",
     },
     why={
         "": "a rank with more threads than that is stopped within each tenth of a second",
         "priority": "ranks inherit it, and all ranks wait for the slowest",
+        "stopped": "a rank of a run stands as well, and all others wait for it",
     },
     symptom="A host is slower than its cores; it stutters in tenths of a second, or as soon as "
     "anything else runs there.",
-    cause="A container's --cpus or a unit's CPUQuota; `chrt` or `renice` in a start file of the "
-    "shell, or Nice= in the ssh server's unit; `strace -f` that was left on the ssh server.",
+    cause="A container's --cpus or a unit's CPUQuota; `chrt`, `renice` or `taskset` in a start "
+    "file of the shell, or Nice= or CPUAffinity= in the ssh server's unit; `strace -f` that was "
+    "left on the ssh server; a program that stops others part of the time (cpulimit), which is an "
+    "error where they stand for a second and more.",
     fix="By hand: a higher quota, or one rank with as many threads as it grants; or the usual "
     "priority.",
     on_cluster="Kubernetes: `resources.limits.cpu`; leave it out, or make it whole.",
+    explains=("agent-failed", "torch-import", "world-failed", "ssh-slow", "jitter", "loss"),
 )
 def cpu_quota(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
+        yield from _stopped(host)
+        own, of_init = (part(host, "processors", each) for each in ("affinity", "of_init"))
+        if own and of_init and own < of_init:
+            yield Match(
+                host.name,
+                by_hand(
+                    host.name,
+                    "take `taskset` out of the shell's start files, or CPUAffinity= out of the ssh "
+                    "server's unit; `taskset -p 1` shows what process 1 may use",
+                ),
+                severity="warning",
+                how="priority",
+                limit=f"{own} of {plural(of_init, 'CPU')}",
+            )
         quota, online = part(host, "processors", "quota_cores"), part(host, "processors", "online")
         if quota is not None and online and quota < online:
             yield Match(
                 host.name,
                 by_hand(host.name, "start the container or unit with a higher --cpus or CPUQuota"),
+                severity="warning",
                 limit=f"{quota:g} of {plural(online, 'CPU')}",
             )
         if tracer := mapping(part(host, "processors", "tracer")):
@@ -274,6 +296,7 @@ def cpu_quota(seen: Examination) -> Iterator[Match]:
             yield Match(
                 host.name,
                 by_hand(host.name, "end it: sudo kill {pid}", pid=tracer["pid"]),
+                severity="warning",
                 how="priority",
                 limit=f"a look of {name} (process {tracer['pid']}) at each of its system calls",
             )
@@ -287,9 +310,30 @@ def cpu_quota(seen: Examination) -> Iterator[Match]:
                     "take `chrt`, `nice` or `renice` out of the shell's start files, or out of the "
                     "ssh server's unit (Nice=, CPUSchedulingPolicy=)",
                 ),
+                severity="warning",
                 how="priority",
                 limit="only what is idle (SCHED_IDLE)" if is_idle else f"the low priority {nice:g}",
             )
+
+
+def _stopped(host: HostSeen) -> Iterator[Match]:
+    """Whether somebody stops what runs there, part of the time; who is known by his SIGCONT."""
+    told = mapping(mapping(host.torch).get("stops"))
+    times, lost_s = told.get("times") or 0, told.get("lost_s") or 0.0
+    # Once may be a person.
+    if times < 2:
+        return
+    pid, name = told.get("pid"), one_line(str(told.get("command") or ""))
+    yield Match(
+        host.name,
+        by_hand(host.name, "end it, if it can go: sudo kill {pid}", pid=pid)
+        if pid and name
+        else by_hand(host.name, "look for what stops others, such as cpulimit: ps aux"),
+        severity="error" if lost_s >= _STOOD_S else "warning",
+        how="stopped",
+        limit=f"{times} times, and stood for {format_duration(lost_s)}"
+        + (f"; {name} (process {pid}) did it" if pid and name else ""),
+    )
 
 
 @check(
@@ -321,25 +365,57 @@ def slow_cores(seen: Examination) -> Iterator[Match]:
     "clock",
     question="Do all clocks show the same time?",
     reads=("clock",),
-    severity="warning",
+    severity="error",
     saw={
         "": "the clock of {host} is {abs:duration} {which}; {keeper}",
         "here": "the clock of this machine is {abs:duration} {which}; {keeper}",
+        "turned": "while {host} was looked at, {which}; {keeper}",
+        "turned-here": "while all hosts were looked at, {which}; {keeper}",
     },
-    why="torchrun's rendezvous drops hosts that differ by more than 15 s, certificates may "
-    "count as expired, and logs of hosts do not line up",
+    why={
+        **dict.fromkeys(
+            ("", "here"),
+            "torchrun's rendezvous drops hosts that differ by more than 15 s, certificates may "
+            "count as expired, and logs of hosts do not line up",
+        ),
+        **dict.fromkeys(
+            ("turned", "turned-here"),
+            "what waits for a minute waits for another time there: deadlines pass early, or late",
+        ),
+    },
     symptom="Healthy hosts drop out of an elastic rendezvous; certificates are `not yet "
     "valid`; logs seem to answer before they were asked.",
     cause="Nobody sets the clock, or the battery of its board is empty. Where all hosts agree with "
-    "each other, it is the clock of the machine where the command was typed.",
-    fix="Has the host ask a time server.",
+    "each other, it is the clock of the machine where the command was typed. A clock that runs at "
+    "another speed is an error: the time source of a virtual machine, or a faketime that was left.",
+    fix="Has the host ask a time server; by hand where the clock runs at another speed, or is set "
+    "again and again.",
     on_cluster="Slurm refuses: `Munge decode failed: Rewound credential`.",
 )
 def clock(seen: Examination) -> Iterator[Match]:
+    turned = {host.name: found for host in seen.up if (found := turned_clock(host))}
+    # All but one that are wrong in the same way would be a wonder.
+    is_here = len(turned) == len(seen.up) > 1
+    for name, (which, counts) in list(turned.items())[: 1 if is_here else None]:
+        yield Match(
+            () if is_here else name,
+            by_hand(
+                "" if is_here else name,
+                "end what turns its clock: two time services at once, a script with `date -s`, "
+                "faketime (LD_PRELOAD, /etc/ld.so.preload); or mend the time source of its virtual "
+                "machine; one that was asleep meanwhile is looked at again",
+            ),
+            severity="error" if counts else "warning",
+            how="turned-here" if is_here else "turned",
+            abs=0.0,
+            which=which,
+            keeper="deadlines count by it" if counts else "deadlines do not count by it",
+        )
     odd = [
         host
         for host in seen.up
-        if host.clock_offset_s is not None
+        if host.name not in turned
+        and host.clock_offset_s is not None
         and abs(host.clock_offset_s) - (host.clock_error_s or 0.0) >= _CLOCK_S
     ]
     offsets = [host.clock_offset_s or 0.0 for host in odd]
@@ -347,6 +423,7 @@ def clock(seen: Examination) -> Iterator[Match]:
         yield Match(
             (),
             by_hand("", "sudo timedatectl set-ntp true; or, where it runs with faketime, without"),
+            severity="warning",
             how="here",
             abs=abs(offsets[0]),
             which="behind" if offsets[0] > 0 else "ahead",
@@ -358,6 +435,7 @@ def clock(seen: Examination) -> Iterator[Match]:
         yield Match(
             host.name,
             set_clock(host.name, service),
+            severity="warning",
             abs=abs(offset),
             which="ahead" if offset > 0 else "behind",
             keeper=f"{service} is to keep it" if service else "nobody keeps it",

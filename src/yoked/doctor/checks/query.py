@@ -8,9 +8,12 @@ from typing import Any
 
 from yoked.fleet.devices import Gpu, default_ranks, training_gpus
 from yoked.records.examination import Dial, Examination, HostSeen
+from yoked.units import format_duration
 
 # Neighbour states in which the other one has answered. Source: ip-neighbour(8).
 ANSWERED = frozenset({"reachable", "stale", "delay", "probe", "noarp"})
+# What keeps a clock may turn it by 8% for a while: maxslewrate of chrony.conf(5).
+_SLEWED, _NOTABLE_S = 0.1, 0.2
 SILENT = frozenset({"failed", "incomplete"})
 
 
@@ -26,6 +29,23 @@ def at(content: Any, *path: str) -> Any:
             return None
         content = content.get(name)
     return content
+
+
+def turned_clock(host: HostSeen) -> tuple[str, bool] | None:
+    """(what passed by a host's clock between two looks, and here; whether deadlines count by that
+    clock) where they do not fit: it runs at another speed, or was set; None: they fit.
+    """
+    told = mapping(part(host, "clock"))
+    here_s, error_s = told.get("watched_s"), told.get("error_s")
+    if here_s is None or error_s is None:
+        return None
+    for name, counts in (("monotonic_s", True), ("real_s", False)):
+        there_s = told.get(name)
+        if there_s is None or abs(there_s - here_s) <= error_s + _SLEWED * here_s + _NOTABLE_S:
+            continue
+        passed = f"{'-' if there_s < 0 else ''}{format_duration(abs(there_s))}"
+        return f"{passed} passed by the clock there, and {format_duration(here_s)} here", counts
+    return None
 
 
 def mapping(content: Any) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from yoked.doctor.repairs.startfiles import quiet
 from yoked.doctor.sshfailure import HERE
 from yoked.fleet.model import HERE as THIS_MACHINE
 from yoked.records.examination import Examination, SshKind
+from yoked.records.shell import path_word
 from yoked.units import listed
 
 # ssh itself is there in a quarter of a second over a LAN.
@@ -107,7 +108,11 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
     question="Is the login shell silent where nobody sits?",
     reads=("ssh", "health.shell"),
     severity="warning",
-    saw="something that ssh starts on {host} prints, although nobody sits there",
+    saw={
+        "": "something that ssh starts on {host} prints, although nobody sits there",
+        "rc": "something that ssh starts on {host} prints, although nobody sits there; sshd runs "
+        "{file} at each login",
+    },
     why="yoked reads past it; scp, rsync and git over ssh do not",
     symptom="scp: `Received message too long`; rsync: `is your shell clean?`.",
     cause="A start file of the shell greets, for people and programs alike; or ~/.ssh/rc or "
@@ -117,8 +122,21 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
 )
 def shell_noise(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        if part(host, "shell", "sources_noise") is True:
-            yield Match(host.name, quiet(host.name))
+        if part(host, "shell", "sources_noise") is not True:
+            continue
+        rc = part(host, "shell", "rc")
+        look = by_hand(
+            host.name,
+            "sh {file}    where that prints: have it print to nowhere, or remove it",
+            file=path_word(str(rc)),
+        )
+        yield Match(
+            host.name,
+            *((look,) if rc else ()),
+            quiet(host.name),
+            how="rc" if rc else "",
+            file=rc,
+        )
 
 
 CHECKS = (

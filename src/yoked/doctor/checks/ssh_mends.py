@@ -130,6 +130,16 @@ def _look_at_python(it: Unreached) -> tuple[Fix, ...]:
     )
 
 
+def _give_place(it: Unreached) -> tuple[Fix, ...]:
+    return (
+        by_hand(
+            it.name,
+            "ls -ld ~/.cache/yoked; df -h ~ /dev/shm    show whether it is full, or somebody "
+            "else's; where it is removed, `ps aux` has the cleaner, or the loop, that does it",
+        ),
+    )
+
+
 def _let_run(it: Unreached) -> tuple[Fix, ...]:
     return (make_executable(it.name, it.failure.about),)
 
@@ -357,7 +367,12 @@ MENDS: Mapping[SshKind, Mapping[str, Mend]] = {
         "restricted": _free_shell,
         "full": _make_room,
     },
-    "python": {"": _get_python, "not-executable": _let_run, "died": _look_at_python},
+    "python": {
+        "": _get_python,
+        "not-executable": _let_run,
+        "no-place": _give_place,
+        "died": _look_at_python,
+    },
     "other": {
         "": _as_told,
         "ended": _see_log,

@@ -114,9 +114,13 @@ def give_folder(host: str, path: str, uid: object) -> Fix:
 
 
 @repair
-def make_mutable(host: str, path: str) -> Fix:
-    """Let a folder be changed that was marked so that nobody may, root included."""
-    return as_root(host, "chattr -i {path}", "chattr +i {path}", path=path)
+def make_mutable(host: str, path: str, marks: str) -> Fix:
+    """Let a folder be changed that was marked so that nobody may, root included.
+
+    marks: "i", "a" or "ia", as chattr(1) has them.
+    """
+    values = {"less": f"-{marks}", "more": f"+{marks}", "path": path}
+    return as_root(host, "chattr {less} {path}", "chattr {more} {path}", **values)
 
 
 @repair

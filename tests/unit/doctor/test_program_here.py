@@ -1,0 +1,45 @@
+"""What the program imports is read in its sources, in the folder where a command is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from yoked.doctor.program import ProgramHere, program_here
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import argparse, os\nimport common\nfrom torch import nn\n"
+        "try:\n    from rowscale.deep import SCALE  # my own\nexcept ImportError:\n    pass\n"
+        "if True:\n    import numpy as np, my_losses as losses\n"
+    )
+    (tmp_path / "common.py").write_text(
+        "import os, my_files\nnames = sorted(os.listdir('a'))\nnames = os.listdir('b')\n"
+    )
+    (tmp_path / "notes.py").write_text("import pandas\n")
+    return tmp_path
+
+
+def test_a_program_imports_what_its_own_modules_import_too(folder: Path) -> None:
+    found = program_here(quick=False)
+
+    assert found.programs == (str(folder / "train.py"),)
+    assert found.modules == ("my_files", "my_losses", "rowscale")
+
+
+def test_where_a_folder_is_listed_and_not_sorted_is_told(folder: Path) -> None:
+    assert program_here(quick=False).unsorted == ("common.py:3",)
+
+
+def test_before_a_launch_no_source_is_read_where_nothing_hides_a_module(folder: Path) -> None:
+    assert program_here(quick=True) == ProgramHere()
+    (folder / "queue.py").write_text("")
+
+    found = program_here(quick=True)
+
+    assert found.shadows == (str(folder / "queue.py"),)
+    assert found.programs == (str(folder / "train.py"),)

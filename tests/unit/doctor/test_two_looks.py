@@ -1,0 +1,46 @@
+"""What changes on a host between two looks goes into its health."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from yoked.doctor.watch import Sight, look_at, with_changes
+from yoked.errors import HostError
+
+FIRST = Sight(here_s=10.0, error_s=0.1, offset_s=5.0, real_s=100.0, monotonic_s=7.0, kept={})
+
+
+def test_what_passed_by_each_clock_is_told_with_what_it_may_be_wrong_by() -> None:
+    last = Sight(here_s=13.0, error_s=0.2, offset_s=92.0, real_s=190.0, monotonic_s=97.0, kept={})
+
+    told = with_changes({"clock": {"time_s": 100.0, "service": "ntp"}}, FIRST, last)
+
+    assert told["clock"] == {
+        "time_s": 100.0,
+        "service": "ntp",
+        "watched_s": 3.0,
+        "error_s": 0.1 + 0.2,
+        "real_s": 90.0,
+        "monotonic_s": 90.0,
+    }
+
+
+def test_a_folder_has_whether_its_file_has_stayed() -> None:
+    health = {"folders": {"cache": {"path": "/c"}, "state": {"path": "/s"}, "tmp": None}}
+    kept = {"cache": False, "state": True, "tmp": True}
+    last = Sight(here_s=13.0, error_s=0.0, offset_s=5.0, real_s=103.0, monotonic_s=10.0, kept=kept)
+
+    told = with_changes(health, FIRST, last)
+
+    assert told["folders"] == {
+        "cache": {"path": "/c", "kept": False},
+        "state": {"path": "/s", "kept": True},
+        "tmp": None,
+    }
+
+
+def test_a_host_that_does_not_answer_is_not_seen() -> None:
+    def silent(name: str, **args: Any) -> Any:
+        raise HostError(f"{name}: no answer")
+
+    assert look_at(silent, "look", 1.0) is None
