@@ -37,6 +37,8 @@ PARTS = {
     "processors": "limits",
     "wireless": "nics",
     "links": "nics",
+    "settings": "settings",
+    "writers": "writers",
     "compiler": "environ",
     "kernel": "limits",
     "clock": "clock",

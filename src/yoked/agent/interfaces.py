@@ -9,17 +9,21 @@ again.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
+from yoked.agent import netlink
 from yoked.agent.ask import number, text
 from yoked.agent.server import Call
 from yoked.core.faults import fault
+from yoked.core.proc import ProcessId, has_proc
 
 NET = Path("/sys/class/net")
 # Linux and macOS agree on these: net/if.h.
@@ -29,6 +33,9 @@ _TUNNEL_TYPES = ("512", "65534")
 _VPN_NAMES = re.compile(r"(tailscale|wg|tun|tap|utun|ppp|zt|nordlynx|proton|ipsec)[\w.-]*\d|zt\w+")
 _DOCKER_NAMES = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}")
 _BRIDGE_NAMES = re.compile(r"(bridge|br|virbr|lxcbr|cni|podman)\d+")
+# An address that came this much after the agent was not there before, whatever clocks round; and
+# what came longer ago is there to stay.
+_SURE_S, _LATELY_S = 0.3, 60.0
 # Apple's own wireless links between devices.
 _APPLE_NAMES = re.compile(r"(awdl|llw|ap)\d+")
 
@@ -52,11 +59,33 @@ def answer_interfaces(call: Call) -> list[dict[str, Any]]:
     """All interfaces that are up and have an address, in the system's order.
 
     Each: name, kind (physical, wireless, bridge, docker, vpn or loopback), mtu_bytes,
-    speed_bit_per_s, addresses [{address, prefix, family, link_local}] and gloo_address. What the
+    speed_bit_per_s, changes (how often its signal came or went), addresses [{address, prefix,
+    family, link_local}], fresh (addresses that came after this agent) and gloo_address. What the
     system does not tell is null; so is the address of an interface that Gloo cannot use.
     """
     del call
-    return describe(list(entries()))
+    age_s = ProcessId.of(os.getpid()).age_s if has_proc() else 0.0
+    came = fresh(given_addresses(), time.monotonic(), age_s)
+    return [
+        {**each, "fresh": [own["address"] for own in each["addresses"] if own["address"] in came]}
+        for each in describe(list(entries()))
+    ]
+
+
+def given_addresses() -> list[netlink.Given]:
+    """The addresses of IPv4 with their times; none where the system does not tell."""
+    try:
+        return list(netlink.given()) if netlink.can_ask() else []
+    except OSError:
+        return []
+
+
+def fresh(own: Iterable[netlink.Given], now_s: float, age_s: float) -> set[str]:
+    """The addresses that came after this agent, and lately. now_s: by the monotonic clock; age_s:
+    of this agent.
+    """
+    most_s = min(age_s - _SURE_S, _LATELY_S)
+    return {each.address for each in own if 0.0 <= now_s - each.since_s < most_s}
 
 
 def describe(found: list[Entry], net: Path = NET) -> list[dict[str, Any]]:
@@ -71,6 +100,7 @@ def describe(found: list[Entry], net: Path = NET) -> list[dict[str, Any]]:
             "kind": kind_of(name, own[0].flags, net),
             "mtu_bytes": number(net / _device(name) / "mtu"),
             "speed_bit_per_s": speed_bit_per_s(net / _device(name) / "speed"),
+            "changes": number(net / _device(name) / "carrier_changes"),
             "addresses": [
                 {
                     "address": str(entry.address),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-_GET_ROUTE, _GET_NEIGHBOURS, _GET_QUEUES = 26, 30, 38
+_GET_ADDRESSES, _GET_ROUTE, _GET_NEIGHBOURS, _GET_QUEUES = 22, 26, 30, 38
 _ERROR, _DONE = 2, 3
 _REQUEST, DUMP = 0x1, 0x300
 ROUTE = 0
@@ -22,11 +22,31 @@ _ROUTE = struct.Struct("=BBBBBBBBI")
 _NEIGHBOUR = struct.Struct("=BBHiHBB")
 _ATTRIBUTE = struct.Struct("=HH")
 _HOP = struct.Struct("=HBBi")
-# Of linux/pkt_sched.h: struct tcmsg, and what its parent is of a card's own queue.
+# Of linux/pkt_sched.h: struct tcmsg.
 _QUEUE = struct.Struct("=BxxxiIII")
-_ROOT, _TCA_KIND = 0xFFFFFFFF, 1
+_TCA_KIND = 1
+# Of linux/if_addr.h: struct ifaddrmsg, and struct ifa_cacheinfo with hundredths of a second.
+_ADDRESS = struct.Struct("=BBBBI")
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_TIMES = 1, 2, 6
+_TIMES = struct.Struct("=IIII")
+_FOREVER = 0xFFFFFFFF
 _RTA_DESTINATION, _RTA_INTERFACE, _RTA_GATEWAY, _RTA_SOURCE, _RTA_HOPS = 1, 4, 5, 7, 9
-_RTA_PROTOCOL, _RTA_TARGET_PORT = 27, 29
+_RTA_METRICS, _RTA_PROTOCOL, _RTA_TARGET_PORT = 8, 27, 29
+# Those of linux/rtnetlink.h that shape what is sent, by the words of ip-route(8).
+_METRICS = {
+    2: "mtu",
+    3: "window",
+    6: "ssthresh",
+    7: "cwnd",
+    8: "advmss",
+    9: "reordering",
+    10: "hoplimit",
+    11: "initcwnd",
+    13: "rto_min",
+    14: "initrwnd",
+    15: "quickack",
+}
+_RTAX_CONGESTION = 16
 # Have the answer be the route itself, not what it gives for this address.
 _THE_ROUTE = 0x2000
 _NDA_ADDRESS, _NDA_HARDWARE = 1, 2
@@ -65,7 +85,8 @@ class Hop(NamedTuple):
 class Route(NamedTuple):
     """A route as it stands in a table. network and prefix: 0.0.0.0/0 is the default; gateway:
     None: straight to the neighbours; source: the address that it has packets sent from, None: it
-    names none; hops: empty where there is one.
+    names none; hops: empty where there is one; metrics: what it asks of connections, such as a
+    window, in the words of ip-route(8).
     """
 
     network: str
@@ -73,6 +94,18 @@ class Route(NamedTuple):
     gateway: str | None
     source: str | None
     hops: tuple[Hop, ...]
+    metrics: dict[str, int | str]
+
+
+class Given(NamedTuple):
+    """An address of this host. valid_s: until the kernel takes it away; None: never. since_s: by
+    the monotonic clock, when it was given.
+    """
+
+    address: str
+    interface: str | None
+    valid_s: int | None
+    since_s: float
 
 
 def can_ask() -> bool:
@@ -108,6 +141,7 @@ def route_to(address: str) -> Route:
             gateway=_text(told.get(_RTA_GATEWAY)),
             source=_text(told.get(_RTA_SOURCE)),
             hops=tuple(_hops(told.get(_RTA_HOPS, b""))),
+            metrics=dict(_metrics(told.get(_RTA_METRICS, b""))),
         )
     raise OSError("the kernel did not say")
 
@@ -135,6 +169,28 @@ def _hops(data: bytes) -> Iterator[Hop]:
         at += _aligned(length)
 
 
+def _metrics(data: bytes) -> Iterator[tuple[str, int | str]]:
+    for kind, content in attributes(data).items():
+        if kind in _METRICS and len(content) == 4:
+            yield _METRICS[kind], int.from_bytes(content, sys.byteorder)
+        elif kind == _RTAX_CONGESTION:
+            yield "congctl", content.rstrip(b"\0").decode("ascii", "replace")
+
+
+def given() -> Iterator[Given]:
+    """All addresses of IPv4 that this host has. Raises OSError."""
+    body = _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)
+    for content in ask(ROUTE, _GET_ADDRESSES, DUMP, body):
+        told = attributes(content[_ADDRESS.size :])
+        # Of a tunnel the other is that of its far end.
+        address = _text(told.get(_IFA_LOCAL) or told.get(_IFA_ADDRESS))
+        times = told.get(_IFA_TIMES, b"")
+        if address is not None and len(times) >= _TIMES.size:
+            _, valid_s, since, _ = _TIMES.unpack_from(times)
+            name = _name(_ADDRESS.unpack_from(content)[4])
+            yield Given(address, name, None if valid_s == _FOREVER else valid_s, since / 100)
+
+
 def neighbours() -> Iterator[Neighbour]:
     """All that the kernel knows of addresses on its links."""
     body = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0, 0)
@@ -152,15 +208,16 @@ def neighbours() -> Iterator[Neighbour]:
             )
 
 
-def queues() -> dict[str, str]:
-    """{interface: kind of the queue of what it sends}, such as fq_codel, or tbf of a shaper."""
-    found = {}
+def queues() -> dict[str, set[str]]:
+    """{interface: kinds of its queues}, such as fq_codel, tbf of a shaper, or ingress. Raises
+    OSError.
+    """
+    found: dict[str, set[str]] = {}
     for content in ask(ROUTE, _GET_QUEUES, DUMP, _QUEUE.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
-        _, index, _, parent, _ = _QUEUE.unpack_from(content)
         kind = attributes(content[_QUEUE.size :]).get(_TCA_KIND, b"").rstrip(b"\0")
-        name = _name(index)
-        if parent == _ROOT and name is not None:
-            found[name] = kind.decode("ascii", "replace")
+        name = _name(_QUEUE.unpack_from(content)[1])
+        if name is not None:
+            found.setdefault(name, set()).add(kind.decode("ascii", "replace"))
     return found
 
 

@@ -10,38 +10,41 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from yoked.agent import netlink
 from yoked.agent.ask import number, run_quiet, text
 from yoked.agent.firewall import tool
-from yoked.agent.interfaces import NET, UP, entries, speed_bit_per_s
+from yoked.agent.interfaces import NET, UP, entries, given_addresses, speed_bit_per_s
+from yoked.agent.queues import unusual_queues
 
 # Those of loopback and of tunnels are none.
 _MAC = re.compile(r"(?!00(:00)*$)[0-9a-f]{2}(:[0-9a-f]{2})+")
+# How sysfs names the links to those that one lies over, as a VLAN, a bridge or a bond does.
+_LOWER = "lower_"
 
 
 def probe_links() -> dict[str, Any] | None:
     """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, rx_errors, tx_errors,
-    addresses, mac, queue}; addresses: how many it has; queue: the kind of that of what it sends.
-    None where there is no /sys.
+    addresses, mac, lower, queues, ends_s}; addresses: how many it has; lower: the interfaces that
+    it lies over; queues: see `yoked.agent.queues`; ends_s: {address: seconds until the kernel takes
+    it away}. None where there is no /sys.
     """
     if not NET.is_dir():
         return None
     addresses = Counter(entry.name for entry in entries())
-    kinds = _queues()
+    queues, given = unusual_queues(), given_addresses()
     return {
-        path.name: {**describe(path, addresses[path.name]), "queue": kinds.get(path.name)}
+        path.name: {
+            **describe(path, addresses[path.name]),
+            "queues": queues.get(path.name, []),
+            "ends_s": {
+                each.address: each.valid_s
+                for each in given
+                if each.interface == path.name and each.valid_s is not None
+            },
+        }
         for path in sorted(NET.iterdir())
         # Bonding keeps a file here.
         if (path / "flags").exists()
     }
-
-
-def _queues() -> dict[str, str]:
-    try:
-        return netlink.queues() if netlink.can_ask() else {}
-    except OSError:
-        # A kernel without queues of its own choice.
-        return {}
 
 
 def describe(card: Path, addresses: int) -> dict[str, Any]:
@@ -58,6 +61,7 @@ def describe(card: Path, addresses: int) -> dict[str, Any]:
         "tx_errors": number(card / "statistics/tx_errors"),
         "addresses": addresses,
         "mac": mac if _MAC.fullmatch(mac := text(card / "address")) else None,
+        "lower": sorted(path.name[len(_LOWER) :] for path in card.glob(f"{_LOWER}*")),
     }
 
 

@@ -83,9 +83,9 @@ def _way(address: str, known: Sequence[netlink.Neighbour]) -> dict[str, Any]:
     """How the kernel would send to an address.
 
     source and interface: as it chooses them; error: why it would not, such as ENETUNREACH; network,
-    prefix, gateway and hops: of the route that it takes; neighbour and mac: what it knows of the
-    address on that interface; sending: what it says to a datagram for it, such as EPERM; unkeyed:
-    whether an IPsec policy then withheld it.
+    prefix, gateway, hops and metrics: of the route that it takes; neighbour and mac: what it knows
+    of the address on that interface; sending: what it says to a datagram for it, such as EPERM;
+    unkeyed: whether an IPsec policy then withheld it.
     """
     names = ("source", "interface", "error", "network", "prefix", "gateway", "neighbour", "mac")
     way: dict[str, Any] = {**dict.fromkeys((*names, "sending", "unkeyed")), "hops": []}
@@ -133,6 +133,7 @@ def _route(address: str) -> dict[str, Any]:
         "prefix": found.prefix,
         "gateway": found.gateway,
         "hops": [each._asdict() for each in found.hops if each.interface is not None],
+        "metrics": found.metrics,
     }
 
 

@@ -3,6 +3,7 @@
     dialer    {"token": ..., "from": host}\\n          with echoes, skip_s and count_s, or without
     listener  {"host": ...}\\n                          closes at once for another token
     both      a byte there and back, `echoes` times
+    both      nothing for rest_s, then a byte there and back, where that is asked for
     dialer    bytes, for a moment, then the end of its stream
     listener  {"bytes": ..., "time_s": ..., "all_bytes": ...}\\n    in the window, and at all
 
@@ -117,7 +118,8 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
     args: token; host, this host's name; targets [{address, port}]; wait_s for each connection;
     send_s and send_bytes: how long and how much to send at most, 0: nothing, send_bytes null: any;
     echoes; window {skip_s, count_s}, without which all counts but the first piece; patience_s, how
-    long a silence may be once it is connected.
+    long a silence may be once it is connected; rest_s, for how long nothing is sent before the last
+    echo.
     For each target, in their order: ok, answered_by, error (a name such as ECONNREFUSED, or null),
     error_text, rtt_s, echo_s (the time of each echo), goodput_bytes_per_s (null where too little
     was sent to tell), path_mtu_bytes (what the kernel has found out by then, or null),
@@ -127,11 +129,11 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
     host's own kernel kept packets back meanwhile; null: it does not tell, or there was none).
     """
     args, targets = call.args, call.args["targets"]
-    echoes = int(args.get("echoes", 0))
+    echoes, rest_s = int(args.get("echoes", 0)), float(args.get("rest_s", 0.0))
     hello = {
         "token": args["token"],
         "from": args["host"],
-        "echoes": echoes,
+        "echoes": echoes + bool(rest_s),
         **args.get("window", {}),
     }
     limits = _Limits(
@@ -140,6 +142,7 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
         send_bytes=args.get("send_bytes", 0),
         echoes=echoes,
         patience_s=args.get("patience_s", _PATIENCE_S),
+        rest_s=rest_s,
     )
     before = unsent_segments()
     with ThreadPoolExecutor(max(1, min(len(targets), MOST_AT_ONCE))) as pool:
@@ -147,8 +150,7 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
     after = unsent_segments()
     kept_back = None if before is None or after is None else after > before
     for each in found:
-        in_silence = each["error"] == "ETIMEDOUT" and not each["connected"]
-        each["unsent"] = kept_back if in_silence else None
+        each["unsent"] = kept_back if each["error"] == "ETIMEDOUT" else None
     return found
 
 
@@ -158,6 +160,7 @@ class _Limits(NamedTuple):
     send_bytes: int | None
     echoes: int
     patience_s: float
+    rest_s: float
 
 
 class _Guests:
@@ -322,6 +325,8 @@ def _converse(
     # The handshake may have lost a packet, or waited for a neighbour's address.
     result["rtt_s"] = min(result["took_s"], _since(began_s))
     result["echo_s"] = [_echo_s(connection) for _ in range(limits.echoes)]
+    if limits.rest_s:
+        _rest(connection, limits)
     sender = _Sender(connection)
     try:
         sender.send(limits)
@@ -359,6 +364,17 @@ def _echo_s(connection: socket.socket) -> float:
     if not connection.recv(1):
         raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
     return _since(began_s)
+
+
+def _rest(connection: socket.socket, limits: _Limits) -> None:
+    """Send nothing for a while, then ask again. Raises OSError as soon as it is ended."""
+    connection.settimeout(limits.rest_s)
+    # Before Python 3.10 it is no TimeoutError.
+    with contextlib.suppress(socket.timeout):
+        if not connection.recv(1):
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+    connection.settimeout(limits.patience_s)
+    _echo_s(connection)
 
 
 class _Sender:

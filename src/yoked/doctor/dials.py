@@ -9,7 +9,8 @@ of that passes, a burst follows: limits of bytes let a little through.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +36,8 @@ class DialProfile:
 
     dial_s: until a connection counts as lost: a SYN is sent again after 1 s. all_ports: also a
     second port, the one for a rendezvous, and addresses that the run would not use. burst_bytes: as
-    much as fits into a moment; 0: none.
+    much as fits into a moment; rest_s: for how long a connection says nothing, to see whether it
+    lasts; 0: none.
     """
 
     dial_s: float
@@ -44,15 +46,18 @@ class DialProfile:
     echoes: int
     all_ports: bool
     burst_bytes: int
+    rest_s: float
 
 
 # A step sends megabytes; what a metered line is capped at, or shaped to, is more than the bulk.
 THOROUGH = DialProfile(
-    dial_s=2.2, silence_s=2.0, bulk_bytes=262_144, echoes=10, all_ports=True, burst_bytes=16_777_216
-)
+    dial_s=2.2, silence_s=2.0, bulk_bytes=262_144, echoes=10, all_ports=True,
+    burst_bytes=16_777_216, rest_s=1.8,
+)  # fmt: skip
 QUICK = DialProfile(
-    dial_s=1.15, silence_s=1.5, bulk_bytes=65_536, echoes=0, all_ports=False, burst_bytes=0
-)
+    dial_s=1.15, silence_s=1.5, bulk_bytes=65_536, echoes=0, all_ports=False, burst_bytes=0,
+    rest_s=0.0,
+)  # fmt: skip
 # 16 MB take an eighth of a second at 1 Gbit/s. On a slow link less is sent.
 _BURST_S = 0.7
 
@@ -84,6 +89,7 @@ class _Call:
     send_bytes: int
     echoes: int
     send_s: float | None = None
+    rest_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +183,48 @@ def dial_all(
         found += [each for own in at_once(burst, names) for each in own] if whole else []
         # While the listeners are there: with them goes what their kernels know.
         return _with_arrivals(found, agents)
+
+
+@contextmanager
+def resting(
+    endpoints: Sequence[Endpoint], agents: Mapping[str, Agent], profile: DialProfile
+) -> Iterator[Callable[[], list[Dial]]]:
+    """Connections of all links on which nothing is sent for a while, beside all else that is done.
+
+    Gives a function that waits for them, and has those that came about.
+    """
+    found: list[Dial] = []
+    token = secrets.token_hex(16)
+
+    def rest() -> None:
+        with _listening(agents, token, QUICK) as ports:
+
+            def dial(source: str) -> list[Dial]:
+                calls = [
+                    _Call((attempt,), send_bytes=0, echoes=1, rest_s=profile.rest_s)
+                    for each in endpoints
+                    if each.chosen and each.host in ports and each.host != source
+                    for attempt in [_Attempt(each, ports[each.host].first, "rest")]
+                ]
+                return _dial_each(agents[source], source, calls, token, profile)
+
+            own = at_once(dial, list(agents))
+            # Others tell why a connection does not come about.
+            found.extend(each for dials in own for each in dials if each.rtt_s is not None)
+
+    thread = threading.Thread(target=rest, name="resting", daemon=True)
+    if profile.rest_s and len(agents) > 1:
+        thread.start()
+
+    def result() -> list[Dial]:
+        if thread.ident is not None:
+            thread.join()
+        return found
+
+    try:
+        yield result
+    finally:
+        result()
 
 
 def _dial_each(
@@ -281,13 +329,14 @@ def _dial(agent: Agent, source: str, call: _Call, token: str, profile: DialProfi
             agent,
             source,
             targets,
-            timeout_s=profile.dial_s + 2 * profile.silence_s + _SLACK_S,
+            timeout_s=profile.dial_s + 2 * profile.silence_s + call.rest_s + _SLACK_S,
             token=token,
             wait_s=profile.dial_s,
             patience_s=profile.silence_s,
             send_s=call.send_s or (profile.silence_s if call.send_bytes else 0.0),
             send_bytes=call.send_bytes,
             echoes=call.echoes,
+            rest_s=call.rest_s,
         )
     except YokedError:
         return []

@@ -21,7 +21,7 @@ from typing import Any
 import yoked
 from yoked.channel.credentials import make_credentials
 from yoked.core.fs import expected_failure
-from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure
+from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here
 from yoked.doctor.sshtry import ask_ssh
@@ -69,20 +69,23 @@ def look(
         endpoints = endpoints_of(hosts, interfaces, agents)
         pairs = len(hosts) * (len(hosts) - 1)
         say(f"{plural(len(hosts), 'host')} answered; dialling between {pairs} ordered pairs")
-        dials = dial_all(endpoints, agents, QUICK if quick else THOROUGH)
-        probes.begin_health(
-            {
-                name: [endpoint.address for endpoint in endpoints if endpoint.host == name]
-                for name in probes.here
-            }
-        )
-        world = None if quick else check_world(probes, endpoints, dials, began_s, say)
-        if quick:
-            probes.await_versions(time.monotonic() + _VERSIONS_S)
-        else:
-            probes.find_culprits()
-        # What is still being imported would only hold up the rest.
-        probes.end_trials()
+        how = QUICK if quick else THOROUGH
+        with resting(endpoints, agents, how) as rested:
+            dials = dial_all(endpoints, agents, how)
+            probes.begin_health(
+                {
+                    name: [endpoint.address for endpoint in endpoints if endpoint.host == name]
+                    for name in probes.here
+                }
+            )
+            world = None if quick else check_world(probes, endpoints, dials, began_s, say)
+            if quick:
+                probes.await_versions(time.monotonic() + _VERSIONS_S)
+            else:
+                probes.find_culprits()
+            # What is still being imported would only hold up the rest.
+            probes.end_trials()
+            dials += rested()
         probes.look_again()
         if bandwidth and len(agents) > 1:
             say("measuring each link")

@@ -68,7 +68,8 @@ class ProbeProfile:
 class HostProbe:
     """A host that was reached. What it is asked is answered while other things are done.
 
-    interfaces: as the agent's call of this name tells them. trials: those that have begun.
+    interfaces: as the agent's call of this name tells them; interfaces_later: at the end of the
+    look. trials: those that have begun.
     is_lent: the agent is somebody else's, and stays.
     """
 
@@ -79,6 +80,7 @@ class HostProbe:
         self._began_s = time.monotonic()
         self.host, self.client, self.connect_s = host, client, connect_s
         self.interfaces: list[Mapping[str, Any]] = []
+        self.interfaces_later: list[Mapping[str, Any]] = []
         self.trials: dict[How, RankProbe] = {}
         self._silent = False
         self._unanswered: dict[str, str] = {}
@@ -236,6 +238,7 @@ class HostProbe:
             clock_error_s=None if first is None else first.error_s,
             facts=self.found_facts,
             interfaces=tuple(self.interfaces),
+            interfaces_later=tuple(self.interfaces_later),
             health=health,
             torch=torch,
             odd=tuple(dict.fromkeys(odd)),
@@ -265,6 +268,9 @@ class HostProbe:
     def look_again(self) -> None:
         """See what has changed there since the beginning."""
         self._last = look_at(self.call, "look", _LAST_S)
+        # Links and addresses too; who does not answer now has told the rest.
+        with contextlib.suppress(YokedError):
+            self.interfaces_later = self.call("interfaces", timeout_s=_LAST_S)
 
     def _begin_trial(self, need: Need, profile: ProbeProfile) -> dict[str, Any]:
         """The interpreter that would train, and its first trial; or why there is none."""

@@ -80,13 +80,15 @@ def _cell(examination: Examination, source: str, target: str) -> str:
         return "not dialled"
     if failed := [dial for dial in dials if not dial.ok]:
         return ", ".join(dict.fromkeys(_failure(dial, dials) for dial in failed))
-    if not _burst_came(examination, source, target):
+    if not _came(examination, source, target, "burst"):
         return "stops"
+    if not _came(examination, source, target, "rest"):
+        return "cut off"
     return " ".join(_figures(dials))
 
 
-def _burst_came(examination: Examination, source: str, target: str) -> bool:
-    return all(dial.ok for dial in examination.between(source, target, ("burst",)))
+def _came(examination: Examination, source: str, target: str, purpose: Purpose) -> bool:
+    return all(dial.ok for dial in examination.between(source, target, (purpose,)))
 
 
 def _failure(failed: Dial, dials: Sequence[Dial]) -> str:
@@ -121,7 +123,8 @@ def link_payload(examination: Examination) -> list[dict[str, Any]]:
         dials = examination.between(source, target, _LINK)
         if not dials:
             continue
-        ok = all(each.ok for each in dials) and _burst_came(examination, source, target)
+        later: tuple[Purpose, ...] = ("burst", "rest")
+        ok = all(each.ok for each in (*dials, *examination.between(source, target, later)))
         goodputs = (each.goodput_bytes_per_s for each in dials)
         found.append(
             {

@@ -157,6 +157,9 @@ def _read_host(host: HostSeen, odd: list[str]) -> HostSeen:
         ),
         facts=reread(FACTS, "facts", host.facts, odd, {}),
         interfaces=tuple(reread(INTERFACES, "interfaces", host.interfaces, odd, ())),
+        interfaces_later=tuple(
+            reread(INTERFACES, "interfaces_later", host.interfaces_later, odd, ())
+        ),
         health=reread(HEALTH, "health", host.health, odd, {}),
         torch=host.torch and reread(TORCH, "torch", host.torch, odd, None),
         odd=tuple(dict.fromkeys(odd)),

@@ -21,8 +21,8 @@ SshKind = Literal[
 ]  # fmt: skip
 # What a dial was for. "ephemeral": a port that the kernel picked, as Gloo's are; "rendezvous": a
 # port that stays the same; "bulk": full-size packets, in the direction of the dial; "burst": many
-# of them, so that a limit of bytes shows.
-Purpose = Literal["ephemeral", "rendezvous", "bulk", "burst"]
+# of them, so that a limit of bytes shows; "rest": nothing is sent for a while.
+Purpose = Literal["ephemeral", "rendezvous", "bulk", "burst", "rest"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class HostSeen:
     """One host.
 
     wanted: its entry of yoked.toml (ranks, device, interface, address, python). facts, interfaces:
-    what the agent's calls of these names answer. health: by part, see `yoked.agent.health`.
+    what the agent's calls of these names answer; interfaces_later: the same at the end of the look,
+    empty: nobody asked. health: by part, see `yoked.agent.health`.
     torch: see `yoked.doctor.examine`. connect_s: seconds until the agent answered.
     clock_offset_s: its clock minus the controller's, known to within clock_error_s. odd: places in
     its answers that were not understood, and are missing here.
@@ -59,6 +60,7 @@ class HostSeen:
     clock_error_s: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     interfaces: tuple[Mapping[str, Any], ...] = ()
+    interfaces_later: tuple[Mapping[str, Any], ...] = ()
     health: Mapping[str, Any] = field(default_factory=dict)
     torch: Mapping[str, Any] | None = None
     odd: tuple[str, ...] = ()
@@ -78,8 +80,8 @@ class Dial:
     it was connected or given up. bulk_bytes: how many of the bytes of a bulk dial, or of a burst,
     arrived. chosen: whether the run would use this address; others are dialled to tell causes
     apart. arrived: of a dial without an answer, whether its first packet came to the target's TCP,
-    and arrived_from: under which address, where that is not source_address; unsent: whether the
-    source's own kernel kept it back. None: it is not known.
+    and arrived_from: under which address, where that is not source_address; unsent: of one that met
+    silence, whether the source's own kernel kept packets back. None: it is not known.
     """
 
     source: str

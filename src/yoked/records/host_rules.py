@@ -9,6 +9,7 @@ from yoked.records.rules import (
     OddError,
     address,
     all_of,
+    any_of,
     count,
     each,
     fields,
@@ -29,6 +30,7 @@ from yoked.records.rules import (
     port_text,
     prefix,
     run_name,
+    setting,
     symbol,
     text,
     user,
@@ -114,6 +116,8 @@ INTERFACES = each(
             "kind": word,
             "mtu_bytes": count,
             "speed_bit_per_s": count,
+            "changes": count,  # of its signal, since the start
+            "fresh": each(address),  # addresses that came after the agent
             "addresses": each(_own_address),
             "gloo_address": address,
         },
@@ -196,6 +200,7 @@ HEALTH = fields(
                     "prefix": prefix,
                     "gateway": address,
                     "hops": each(_HOP),  # where the route has several
+                    "metrics": named(word, any_of(count, word)),  # of the route
                     "sending": symbol,  # why the kernel did not send a datagram
                     "unkeyed": flag,  # whether an IPsec policy withheld it
                 }
@@ -309,9 +314,25 @@ HEALTH = fields(
                     "tx_errors": count,
                     "addresses": count,
                     "mac": mac,
-                    "queue": word,
+                    "lower": each(interface),  # that it lies over
+                    "queues": each(line),  # of a person's choice, as tc has them
+                    "ends_s": named(address, count),  # until the kernel takes it away
                 }
             ),
+        ),
+        # Out of the bounds of yoked.agent.settings.
+        "settings": named(setting, line),
+        # Programs that change the network while they run.
+        "writers": fields(
+            {
+                "managers": each(word),
+                "loops": each(
+                    fields(
+                        {"pid": pid, "command": text, "changes": each(word), "words": line},
+                        needed=("pid", "command", "changes", "words"),
+                    )
+                ),
+            }
         ),
         "compiler": fields({"cc": path, "cxx": path}, strict=("cc", "cxx")),
         "kernel": fields(

@@ -143,6 +143,8 @@ libc_version = _of_pattern(r"([0-9]{1,3}(\.[0-9]{1,3}){1,3})?")
 mac_version = _of_pattern(r"([0-9]{1,3}(\.[0-9]{1,3}){0,3})?")
 libc = _of_pattern(r"[A-Za-z0-9]{0,16}")
 variable = _of_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+# Of sysctl(8), with slashes: a dot may be part of an interface's name.
+setting = _of_pattern(r"net/[A-Za-z0-9_./:@-]{1,120}")
 mac = _of_pattern(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,31}")
 # Of a run, and of one start of it; a job that is only being made has none yet.
 run_name = _of_pattern(RUN_NAME.pattern)

@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from yoked.agent import clock, counters, environ, firewall, gpus, limits, nics, power
-from yoked.agent.netlink import Neighbour, can_ask, interface_to, neighbours, queues, route_to
+from yoked.agent import clock, counters, environ, firewall, gpus, interfaces, limits, nics, power
+from yoked.agent.netlink import (
+    Given,
+    Neighbour,
+    can_ask,
+    given,
+    interface_to,
+    neighbours,
+    queues,
+    route_to,
+)
 
 
 def write(root: Path, name: str, content: str) -> None:
@@ -89,6 +98,26 @@ def test_a_card_that_is_off_has_no_carrier(tmp_path: Path) -> None:
 
     assert (found["up"], found["carrier"], found["mtu_bytes"]) == (False, None, 1500)
     assert (found["rx_errors"], found["tx_errors"]) == (7, None)
+
+
+def test_what_an_interface_lies_over_is_told(tmp_path: Path) -> None:
+    write(tmp_path, "eth0/flags", "0x1003")
+    (tmp_path / "eth0/lower_lan0").mkdir()
+
+    assert nics.describe(tmp_path / "eth0", 1)["lower"] == ["lan0"]
+
+
+def test_an_address_that_came_after_the_agent_is_told() -> None:
+    own = [
+        Given("10.0.0.1", "eth0", None, since_s=10.0),
+        Given("10.0.0.3", "eth0", None, since_s=98.0),
+        # About when the agent came.
+        Given("10.0.0.4", "eth0", None, since_s=95.1),
+    ]
+
+    assert interfaces.fresh(own, now_s=100.0, age_s=5.0) == {"10.0.0.3"}
+    # An agent that has run for long saw addresses come that are there to stay.
+    assert interfaces.fresh(own, now_s=200.0, age_s=195.0) == set()
 
 
 def test_a_card_at_a_tenth_of_its_speed_says_so(tmp_path: Path) -> None:
@@ -209,6 +238,9 @@ def test_the_kernel_tells_ways_and_neighbours() -> None:
     # There is a route to the network, and one to the very address.
     found = route_to("127.0.0.1")
     assert (found.network, found.prefix) in (("127.0.0.0", 8), ("127.0.0.1", 32))
-    assert (found.gateway, found.hops) == (None, ())
-    assert all(name and kind for name, kind in queues().items())
+    assert (found.gateway, found.hops, found.metrics) == (None, (), {})
+    assert all(name and kinds and all(kinds) for name, kinds in queues().items())
+    (own,) = (each for each in given() if each.address == "127.0.0.1")
+    assert (own.interface, own.valid_s) == ("lo", None)
+    assert 0.0 <= own.since_s <= time.monotonic() + 60.0
     assert all(isinstance(each, Neighbour) and each.state for each in neighbours())

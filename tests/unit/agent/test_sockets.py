@@ -151,6 +151,38 @@ def test_echoes_and_the_paths_mtu_come_with_a_long_send() -> None:
         assert answer["path_mtu_bytes"] > 1000
 
 
+def rested(port: int, rest_s: float) -> dict[str, Any]:
+    targets = [{"address": "127.0.0.1", "port": port}]
+    call = FakeCall(token=TOKEN, host="alpha", targets=targets, wait_s=1.0, echoes=1, rest_s=rest_s)
+    return answer_dial(call)[0]
+
+
+def test_a_connection_on_which_nothing_is_sent_for_a_while_lasts() -> None:
+    with listening() as listener:
+        began_s = time.monotonic()
+        answer = rested(listener.port, 0.2)
+
+    assert answer["ok"]
+    assert len(answer["echo_s"]) == 1
+    assert time.monotonic() - began_s >= 0.2
+
+
+def test_a_connection_that_is_ended_while_nothing_is_sent_is_told_at_once() -> None:
+    answers: list[dict[str, Any]] = []
+    with listening() as listener:
+        dialer = threading.Thread(target=lambda: answers.append(rested(listener.port, DEADLINE_S)))
+        dialer.start()
+        time.sleep(0.3)
+        # As who ends connections of others does it.
+        listener.call.cancelled.set()
+        dialer.join(DEADLINE_S / 2)
+        assert not dialer.is_alive()
+
+    assert (answers[0]["ok"], answers[0]["connected"]) == (False, True)
+    assert answers[0]["error"] == "ECONNRESET"
+    assert answers[0]["rtt_s"] is not None
+
+
 def test_another_token_is_not_answered() -> None:
     with listening() as listener:
         answer = dial(("127.0.0.1", listener.port), token="another")[0]

@@ -462,7 +462,8 @@ def test_a_burst_that_crawls_is_told_with_the_limit_that_slows_it() -> None:
 
 def test_a_shaper_that_was_left_on_is_named() -> None:
     seen = burst(home(PAIR), "attic", "garage", goodput_bytes_per_s=370e3, bulk_bytes=300_000)
-    seen = told(seen, "attic", "health/links/eth0/queue", "tbf")
+    line = "out: tbf rate 3Mbit burst 8Kb lat 200ms"
+    seen = told(seen, "attic", "health/links/eth0/queues", [line])
 
     found = only(seen)
 

@@ -97,6 +97,53 @@ def dialled(source: str | None = "attic", target: str | None = "garage", **chang
     return lambda: broken(home(), source, target, **changes)
 
 
+def rested(source: str, target: str, error: str, **more: Any) -> Examination:
+    """A home of two hosts, in which a connection that was quiet did not last."""
+    seen = home((source, target))
+    made = dial(source, target, PORTS[0], "rest", ok=False, error=error, error_text="ended", **more)
+    return replace(seen, dials=(*seen.dials, made))
+
+
+def looked_again(**now: Any) -> Examination:
+    """A home in which eth0 of garage is otherwise at the end of the look."""
+    seen = home()
+    rows = seen.host("garage").interfaces
+    first = tuple({**each, "changes": 3} for each in rows)
+    later = tuple({**each, **now} if each["name"] == "eth0" else each for each in first)
+    return change(seen, "garage", interfaces=first, interfaces_later=later)
+
+
+def over_what_is_off() -> Examination:
+    """eth0 of garage is a macvlan over lan0, which is switched off."""
+    seen = told(home(), "garage", "health/links/eth0/carrier", False)
+    seen = told(seen, "garage", "health/links/eth0/lower", ["lan0"])
+    return told(seen, "garage", "health/links/lan0", {"up": False, "carrier": None})
+
+
+def lease(left_s: int = 40, managers: list[str] | None = None) -> Examination:
+    """The address of garage ends."""
+    seen = told(home(), "garage", "health/links/eth0/ends_s", {ADDRESS["garage"]: left_s})
+    return told(seen, "garage", "health/writers", {"managers": managers or [], "loops": []})
+
+
+def windowed() -> Examination:
+    """What attic sends to garage crawls, whose route back has a window."""
+    seen = home()
+    slow = dial("attic", "garage", PORTS[0], "burst", goodput_bytes_per_s=3e5, bulk_bytes=200_000)
+    seen = replace(seen, dials=(*seen.dials, slow))
+    way = f"health/routes/{ADDRESS['attic']}"
+    for name, value in {"network": ADDRESS["attic"], "prefix": 32}.items():
+        seen = told(seen, "garage", f"{way}/{name}", value)
+    return told(seen, "garage", f"{way}/metrics", {"window": 600, "initcwnd": 1})
+
+
+def filtered() -> Examination:
+    """Nothing that comes to garage passes its filter of tc."""
+    seen = broken(home(), None, "garage", arrived=False)
+    line = "in: action order 1: gact action drop"
+    return told(seen, "garage", "health/links/eth0/queues", [line])
+
+
 def wants(**entry: Any) -> Make:
     """Another entry of yoked.toml."""
 

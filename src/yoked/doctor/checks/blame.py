@@ -22,7 +22,6 @@ from yoked.records.examination import Dial, Examination, HostSeen
 
 # What Linux picks ports from, where a host does not tell.
 _USUAL_PORTS = (32_768, 60_999)
-_COUNTS_BYTES = re.compile(r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b")
 # What a kernel answers where an IPsec policy has no key, and nobody is there who would make one.
 _NO_KEY = "ESRCH"
 # Over a wire a refusal takes longer.
@@ -108,14 +107,13 @@ def blame_for_silent_cards(link: Link) -> Blame | None:
     return None
 
 
-def blame_for_bytes(seen: Examination, dial: Dial) -> Blame | None:
-    """The rule of either host that counts the bytes of a link, and drops what is too much."""
+def blame_by_rules(seen: Examination, dial: Dial, words: re.Pattern[str]) -> Iterator[Blame]:
+    """The rules of either host that refuse some data of a link, of those with such words."""
     for place in _data_passages(seen, dial):
         rules = refusals(part(place.host, "firewall"), place.packet, place.direction)
-        found = [each for each in rules or () if _COUNTS_BYTES.search(each.rule)]
+        found = [each for each in rules or () if words.search(each.rule)]
         if found:
-            return place.blame(found)
-    return None
+            yield place.blame(found)
 
 
 def _data_passages(seen: Examination, dial: Dial) -> Iterator[_Passage]:

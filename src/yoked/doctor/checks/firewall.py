@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from yoked.agent.virtual import WSL_CREATOR
@@ -9,7 +10,8 @@ from yoked.doctor import firewalls
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import Group, groups
 from yoked.doctor.checks.links import reached
-from yoked.doctor.checks.query import at, part
+from yoked.doctor.checks.path import stop_first
+from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import drop_policy
 from yoked.doctor.repairs.system import sysctl
@@ -27,21 +29,26 @@ _FIX = (
     "firewall which is there (ufw, firewalld, nftables, iptables). For nftables it goes to the top "
     "of the very chain that drops, for to be accepted by another chain is not enough. It lasts "
     "until the next start; `ufw` and `firewall-cmd --permanent` keep it. Where root's rules were "
-    "read (`--sudo`), the finding names the rule, and the line is for its chain."
+    "read (`--sudo`), the finding names the rule, and the line is for its chain. A program that "
+    "makes the rules again and again is to be ended first."
 )
 _NONE = "; none of its rules does it: `tc -s qdisc` there shows what else drops"
+# How long the kernel knows a connection on which nothing comes; and what asks for that.
+_KEPT, _USUAL_S = "net/netfilter/nf_conntrack_tcp_timeout_established", 432_000
+_OF_CONNECTIONS = re.compile(r"\bct (state|status)\b|\bctstate\b|-m (state|conntrack)\b")
 _UNREAD = "; only root reads its rules: `sudo nft list ruleset` there, or `yoked doctor --sudo`"
 
 
 def _open(group: Group) -> tuple[Fix, ...]:
-    """Let in whoever was kept out."""
-    return firewalls.allow(
+    """Let in whoever was kept out, once nobody takes that back."""
+    opened = firewalls.allow(
         group.host.name,
         part(group.host, "firewall"),
         group.far_ends,
         program=at(group.host.torch, "python"),
         found=group.found,
     )
+    return (*stop_first(group.host, "rules")[0], *opened)
 
 
 def _range(group: Group) -> str:
@@ -57,7 +64,11 @@ def _who(group: Group) -> str:
 
 
 def _rule(group: Group) -> str:
-    """The rule that does it; or why none is named."""
+    """The rule that does it, and what makes it again and again; or why none is named."""
+    return f"{_only_rule(group)}{stop_first(group.host, 'rules')[1]}"
+
+
+def _only_rule(group: Group) -> str:
     told = part(group.host, "firewall")
     if not group.found:
         unsure = "" if group.proven else "; whether it, or what is between, cannot be told"
@@ -211,6 +222,7 @@ def _let_out(group: Group) -> Iterator[Fix]:
             )
     else:
         told = part(group.host, "firewall")
+        yield from stop_first(group.host, "rules")[0]
         yield from firewalls.allow(name, told, group.far_ends, "out", found=group.found)
 
 
@@ -322,19 +334,51 @@ def _ephemeral_passed(seen: Examination, dial: Dial) -> bool:
 
 @check(
     "conntrack-full",
-    question="Is there room for more connections in the firewall's table?",
-    reads=("health.kernel",),
+    question="Does the firewall remember all connections, for as long as they last?",
+    reads=("health.kernel", "health.settings", "health.firewall"),
     severity="error",
-    saw="{host} keeps track of {count:,} connections, and {most:,} is the most it can",
-    why="new connections are dropped as soon as the table is full",
+    saw={
+        "full": "{host} keeps track of {count:,} connections, and {most:,} is the most it can",
+        "forgets": "{host} forgets a connection on which nothing is sent for {kept:duration} "
+        "({setting}){rule}",
+    },
+    why={
+        "full": "new connections are dropped as soon as the table is full",
+        "forgets": "ranks say nothing to each other while they compute; what they send then "
+        "belongs to no connection that the firewall knows, and is dropped",
+    },
     symptom="Connections time out now and then; the kernel's log says `nf_conntrack: table "
-    "full, dropping packet`.",
-    cause="A firewall that remembers connections, on a host that has very many.",
-    fix="Makes the table four times as large, until the next start.",
-    explains=("firewall-drop", "connection-rate", "firewall-ephemeral", "world-failed"),
+    "full, dropping packet`. Or a run stands after a long step.",
+    cause="A firewall that remembers connections, on a host that has very many; or one that was "
+    "told to forget them soon, by a guide for small routers.",
+    fix="Makes the table four times as large, or the time what Linux has by itself, until the next "
+    "start.",
+    explains=(
+        "firewall-drop",
+        "connection-rate",
+        "firewall-ephemeral",
+        "world-failed",
+        "bulk-stalls",
+    ),
 )
 def conntrack_full(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
+        kept = str(mapping(part(host, "settings")).get(_KEPT) or "")
+        rules = firewalls.ruleset_of(part(host, "firewall"))
+        # Without a rule that asks for it, nothing depends on it.
+        asks = rules is None or any(map(_OF_CONNECTIONS.search, rules))
+        if kept.isdigit() and asks:
+            yield Match(
+                host.name,
+                sysctl(host.name, _KEPT, _USUAL_S, was=kept),
+                how="forgets",
+                severity="warning" if rules is None else "error",
+                count=0,
+                most=0,
+                kept=int(kept),
+                setting=_KEPT,
+                rule="; only root reads whether a rule depends on it" if rules is None else "",
+            )
         count = part(host, "kernel", "conntrack_count")
         most = part(host, "kernel", "conntrack_max")
         if count is None or not most or count < 0.9 * most:
@@ -342,9 +386,13 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
         yield Match(
             host.name,
             sysctl(host.name, "net.netfilter.nf_conntrack_max", 4 * most, was=most),
+            how="full",
             severity="error" if count >= most else "warning",
             count=count,
             most=most,
+            kept=0,
+            setting="",
+            rule="",
         )
 
 

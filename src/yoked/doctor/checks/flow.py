@@ -10,13 +10,15 @@ from typing import TypeVar
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.bursts import (
     CRAWL_BYTES_PER_S,
+    FAR_BELOW,
     NOTHING_BYTES,
     crawls,
-    find_counting,
     is_stalled,
+    slow_rates,
 )
 from yoked.doctor.checks.link_groups import described
-from yoked.doctor.checks.links import connected, failing, reached
+from yoked.doctor.checks.links import ABORTED, broke, connected, failing, reached
+from yoked.doctor.checks.path import Cause, Symptom, cause_of
 from yoked.doctor.checks.query import (
     at,
     chosen_address,
@@ -28,7 +30,7 @@ from yoked.doctor.checks.query import (
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import keep_radio_awake, send_smaller_packets
-from yoked.records.examination import Dial, Examination, Fix, HostSeen
+from yoked.records.examination import Dial, Examination, Fix, HostSeen, Purpose
 from yoked.units import format_bit_per_s, plural
 
 _FEW_ECHOES, _FEW_LOST = 8, 2
@@ -38,11 +40,14 @@ _RETRY_S = 0.19
 _JITTER_S = 0.020
 _UNEVEN = 3.0
 _CABLE_S = 0.0005
-_SLOW_BYTES_PER_S = 12.5e6
-_FAR_BELOW = 0.5
 _WEAK_DBM = -75
-# Queues that hold back what comes too fast, of which no system takes one by itself.
-_SHAPERS = frozenset({"tbf", "htb", "hfsc", "cbq", "netem", "bfifo", "pfifo"})
+_EVERY_PURPOSE: tuple[Purpose, ...] = ("bulk", "burst", "rest", "ephemeral", "rendezvous")
+_SYMPTOMS: Mapping[str, Symptom] = {
+    "breaks": "breaks",
+    "rests": "breaks",
+    "stalls": "stalls",
+    "limited": "slow",
+}
 # PPPoE, tunnels of several kinds, what IPv6 asks of every link; the last is tried where nothing
 # answers.
 _SIZES = (8000, 1492, 1480, 1460, 1440, 1420, 1400, 1380, 1280, 1000, 576)
@@ -61,7 +66,7 @@ def _stalled(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen, Dial]]:
     """Links whose small messages pass, and whose bulk does not."""
     for source, target in _open_pairs(seen):
         for dial in seen.between(source.name, target.name, ("bulk",)):
-            if not reached(dial) and connected(dial):
+            if not reached(dial) and connected(dial) and not broke(dial):
                 yield source, target, dial
                 break
 
@@ -98,12 +103,13 @@ def _more(links: Sized) -> str:
     reads=("dials",),
     severity="error",
     saw="{source} to {target}: small messages pass, and of full-size packets "
-    "{bulk_bytes:bytes} arrived{more}; {name} sends {mtu} bytes in one packet",
+    "{bulk_bytes:bytes} arrived{more}; {name} sends {mtu} bytes in one packet{rule}",
     why="something between them carries less, and does not say so: the first gradient hangs",
     symptom="The rendezvous works, small tensors are exchanged, the first large one hangs; "
     "ssh hangs when much is printed.",
     cause="A VPN, a tunnel or a switch without jumbo frames carries less than the MTU of "
-    "both ends, and no message says so. Unequal ends alone are settled by TCP.",
+    "both ends, and no message says so. Unequal ends alone are settled by TCP. Or a queue, a "
+    "filter or a rule of one of the hosts takes no large packets: then that is named.",
     fix="Tries with ping which size passes, and gives the way to the peer that MTU, until "
     "the next start; a router on that way stays in it. One end is enough: the other is "
     "told by TCP. Where a VPN is the cause, set the MTU in its configuration.",
@@ -124,14 +130,16 @@ def mtu(seen: Examination) -> Iterator[Match]:
         mtu_bytes = _mtu_bytes(seen, host)
         peers = (chosen_address(seen, seen.host(name)) for name in names[1:])
         smaller = [each for each in _SIZES if each < mtu_bytes]
+        cause = cause_of(seen, dial, "large")
         yield Match(
-            names,
-            *(send_smaller_packets(host.name, str(each), smaller) for each in peers),
+            _first(cause.host, names),
+            *(cause.fix or (send_smaller_packets(host.name, str(each), smaller) for each in peers)),
             link=link,
             bulk_bytes=dial.bulk_bytes or 0,
             more=_more(own),
             name=host.name,
             mtu=mtu_bytes,
+            rule=cause.words,
         )
 
 
@@ -143,49 +151,110 @@ def _mtu_bytes(seen: Examination, host: HostSeen) -> int:
 
 @check(
     "bulk-stalls",
-    question="Does a long transfer come to its end on every link?",
-    reads=("dials", "health.firewall"),
+    question="Does a connection last on every link, and a long transfer come to its end?",
+    reads=("dials", "health.firewall", "health.links", "health.settings", "health.writers"),
     severity="error",
     saw={
+        "breaks": "{described}; it stood, and was ended from outside{rule}",
+        "rests": "{source} to {target}: a connection on which nothing was sent for a moment gave "
+        "no answer then{rule}",
         "stalls": "{described}; {bulk_bytes:bytes} arrived before it stopped{rule}",
         "limited": "{source} to {target}: {bulk_bytes:bytes} came at {rate:bit/s}{rule}",
     },
     why="an exchange of gradients would stop, or crawl, the same way",
     symptom="Steps begin, then `Connection reset by peer`, or a stall.",
-    cause="A bad cable or switch, a radio that gives up, a firewall that ends connections, or one "
-    "that counts bytes: a quota, a limit of so many a second.",
+    cause="A bad cable or switch, a radio that gives up, a firewall or a program that ends "
+    "connections (`ss -K`), or a rule that counts bytes: a quota, a limit of so many a second. "
+    "What is unusual on the way at one of the hosts alone is named as the cause.",
     fix="Lets all between the hosts pass before the rule that counts, where its rules were read "
-    "(root, or `--sudo`); else by hand.",
+    "(root, or `--sudo`); sets a setting of the kernel back; else by hand.",
     explains=("world-failed", "loss", "jitter", "slow-link", "agent-failed"),
     quick=True,
 )
 def bulk_stalls(seen: Examination) -> Iterator[Match]:
     told: set[tuple[str, ...]] = set()
     for source, target in _open_pairs(seen):
-        for dial in seen.between(source.name, target.name, ("bulk", "burst")):
-            how = "stalls" if is_stalled(dial) else "limited" if crawls(seen, dial) else ""
+        for dial in seen.between(source.name, target.name, _EVERY_PURPOSE):
+            how = _how_it_ended(seen, dial)
             if not how:
                 continue
-            counted = find_counting(seen, dial)
-            if (how == "limited" and not counted.rule) or counted.place in told:
+            cause = _cause_of_end(seen, dial, how)
+            link = (source.name, target.name)
+            place = (cause.host, cause.words) if cause.host else link
+            if (how == "limited" and "rule" not in cause.kinds) or place in told:
                 continue
-            told.add(counted.place)
+            told.add(place)
             yield Match(
-                (counted.host, *(n for n in (target.name, source.name) if n != counted.host)),
-                *counted.fix,
-                link=(source.name, target.name),
+                _first(cause.host, (target.name, source.name)),
+                *(cause.fix or (_look_between(source.name, target.name, how),)),
+                link=link,
                 how=how,
                 described=described(dial),
                 bulk_bytes=dial.bulk_bytes or 0,
                 rate=8 * (dial.goodput_bytes_per_s or 0.0),
-                rule=counted.rule,
+                rule=cause.words,
             )
             break
+
+
+def _look_between(source: str, target: str, how: str) -> Fix:
+    if how == "breaks":
+        return by_hand(
+            target,
+            "look for what ends connections between {source} and {target}: a firewall or a program "
+            "on either, or what is between",
+            source=source,
+            target=target,
+        )
+    return by_hand(
+        target,
+        "check cable, switch and radio between {source} and {target}",
+        source=source,
+        target=target,
+    )
+
+
+def _how_it_ended(seen: Examination, dial: Dial) -> str:
+    """Which of the sentences of bulk-stalls fits a dial; empty: none."""
+    if broke(dial):
+        return "breaks"
+    if dial.purpose in ("bulk", "burst", "rest") and is_stalled(dial):
+        return "rests" if dial.purpose == "rest" else "stalls"
+    return "limited" if crawls(seen, dial) else ""
+
+
+def _cause_of_end(seen: Examination, dial: Dial, how: str) -> Cause:
+    """What ended it; where nothing unusual is there, the host whose kernel was told to."""
+    cause = cause_of(seen, dial, _SYMPTOMS[how])
+    enders = {each.source for each in seen.dials if broke(each) and each.error == ABORTED}
+    if how != "breaks" or cause.host or len(enders) != 1:
+        return cause
+    name = enders.pop()
+    look = by_hand(name, "find the program there that ends connections of others, as `ss -K` does")
+    words = f"; the kernel of {name} was told by a program there to end such connections"
+    return Cause(name, f"{cause.words}{words}", (look,))
+
+
+def _first(host: str | None, names: Sequence[str]) -> tuple[str, ...]:
+    """Names with that of a host in front, if there is one."""
+    return tuple(dict.fromkeys((host, *names))) if host else tuple(names)
 
 
 def _echoes(seen: Examination, source: HostSeen, target: HostSeen) -> tuple[float, ...]:
     dials = seen.between(source.name, target.name, ("ephemeral", "rendezvous", "bulk"))
     return tuple(each for dial in dials for each in dial.echo_s)
+
+
+def _cause(seen: Examination, link: _Pair, symptom: Symptom) -> Cause:
+    """What on a link's way can be why; of its bursts, which show most, if there are any."""
+    dials = seen.between(*link, ("burst",)) or seen.between(*link, ("bulk", "ephemeral"))
+    cause = cause_of(seen, dials[0], symptom) if dials else Cause()
+    if cause.host or symptom == "slow":
+        return cause
+    # An echo goes both ways, and waits behind what a shaper lets through slowly.
+    bursts = [dial for way in (link, link[::-1]) for dial in seen.between(*way, ("burst",))]
+    slow = (cause_of(seen, dial, "slow") for dial in bursts if crawls(seen, dial))
+    return next((each for each in slow if each.host), cause)
 
 
 def _lost(echo_s: Sequence[float]) -> list[float]:
@@ -199,10 +268,11 @@ def _lost(echo_s: Sequence[float]) -> list[float]:
     reads=("dials",),
     severity="warning",
     saw="{source} to {target}: {lost} of {echoes} echoes took up to {longest:duration}, others "
-    "{median:duration}{more}",
+    "{median:duration}{more}{rule}",
     why="packets are lost and sent again, and all ranks wait for each",
     symptom="Some steps take a fifth of a second longer, without a pattern.",
-    cause="Packets are lost: a bad cable, a full queue, a weak radio.",
+    cause="Packets are lost: a bad cable, a full queue, a weak radio; or a queue (`tc qdisc`) of "
+    "one of the hosts loses them, which is then named.",
     fix="By hand.",
     on_cluster="`NCCL WARN ... IB timeout` on a fabric that loses packets.",
     explains=("jitter", "slow-link"),
@@ -215,16 +285,17 @@ def loss(seen: Examination) -> Iterator[Match]:
             found[source.name, target.name] = echo_s
     for host, own in by_host(seen, found):
         link, echo_s = next(iter(own.items()))
-        lost = _lost(echo_s)
+        lost, cause = _lost(echo_s), _cause(seen, link, "loses")
         yield Match(
-            _all_at(host, own),
-            by_hand(host.name, "check the cable or the radio of {host}"),
+            _first(cause.host, _all_at(host, own)),
+            *(cause.fix or (by_hand(host.name, "check the cable or the radio of {host}"),)),
             link=link,
             lost=len(lost),
             echoes=len(echo_s),
             longest=max(lost),
             median=median(echo_s),
             more=_more(own),
+            rule=cause.words,
         )
 
 
@@ -234,7 +305,7 @@ def loss(seen: Examination) -> Iterator[Match]:
     reads=("dials",),
     severity="warning",
     saw="{source} to {target}: echoes take {shortest:duration} to {longest:duration}, half of "
-    "them more than {median:duration}{more}",
+    "them more than {median:duration}{more}{rule}",
     why="a step waits for the slowest of its messages",
     symptom="Step times vary by tens of milliseconds, and all ranks wait.",
     cause="Radio, a VPN over the internet, or a host whose cores are all busy.",
@@ -250,17 +321,19 @@ def jitter(seen: Examination) -> Iterator[Match]:
             found[source.name, target.name] = echo_s
     for host, own in by_host(seen, found):
         link, echo_s = next(iter(own.items()))
+        cause = _cause(seen, link, "late")
+        nearer = by_hand(
+            host.name, "use a cable for {host}, or bring it nearer to the access point"
+        )
         yield Match(
-            _all_at(host, own),
-            by_hand(
-                host.name,
-                "use a cable for {host}, or bring it nearer to the access point",
-            ),
+            _first(cause.host, _all_at(host, own)),
+            *(cause.fix or (nearer,)),
             link=link,
             shortest=echo_s[0],
             longest=echo_s[-1],
             median=median(echo_s),
             more=_more(own),
+            rule=cause.words,
         )
 
 
@@ -331,44 +404,19 @@ def wifi_weak(seen: Examination) -> Iterator[Match]:
             )
 
 
-def _goodputs(seen: Examination, pair: _Pair) -> tuple[float, float, str] | None:
-    """(of the way that is used, of the best one, its interface) in bytes a second."""
-    measured = [
-        each
-        for each in seen.dials
-        if (each.source, each.target) == pair
-        and reached(each)
-        and each.goodput_bytes_per_s
-        # It shares the link with all others.
-        and each.purpose != "burst"
-    ]
-    used = [each.goodput_bytes_per_s or 0.0 for each in measured if each.chosen]
-    if not used:
-        return None
-    best = max(measured, key=lambda each: each.goodput_bytes_per_s or 0.0)
-    return max(used), best.goodput_bytes_per_s or 0.0, best.interface
-
-
-def _crawl(seen: Examination, pair: _Pair) -> tuple[float, float, str] | None:
-    """The same of a link that nobody measured, where a burst crawled."""
-    for dial in seen.between(*pair, ("burst",)):
-        if crawls(seen, dial):
-            rate = dial.goodput_bytes_per_s or 0.0
-            return rate, rate, dial.interface
-    return None
-
-
 @check(
     "slow-link",
     question="Is every link as fast as it could be?",
     reads=("dials",),
     severity="warning",
-    saw="{source} to {target} at {interface}: {rate:bit/s}{other}{more}",
+    saw="{source} to {target} at {interface}: {rate:bit/s}{other}{more}{rule}",
     why="every step sends the model's gradients over it; `yoked plan` says what that costs",
     symptom="Two hosts are slower than one; all-reduce takes most of a step.",
     cause="WiFi, 100 Mbit/s, or a VPN beside a faster cable; a shaper that somebody left on "
-    "(`tc qdisc`). Without --bandwidth only a cable that crawls is told.",
-    fix="Measures all interfaces and takes the fastest; where there is no other, a cable.",
+    "(`tc qdisc`), a route with a window, buffers of the kernel that are too small. Without "
+    "--bandwidth only a cable that crawls is told.",
+    fix="Measures all interfaces and takes the fastest; takes back what slows it on one of the "
+    "hosts; else a cable.",
     on_cluster="nccl-tests' busbw far below the wire's rate says the same.",
 )
 def slow_link(seen: Examination) -> Iterator[Match]:
@@ -376,39 +424,31 @@ def slow_link(seen: Examination) -> Iterator[Match]:
         pair: rates
         for source, target in _open_pairs(seen)
         for pair in [(source.name, target.name)]
-        for rates in [_goodputs(seen, pair) or _crawl(seen, pair)]
-        if rates and (rates[0] < _FAR_BELOW * rates[1] or rates[0] < _SLOW_BYTES_PER_S)
+        for rates in [slow_rates(seen, pair)]
+        if rates
     }
     for host, own in by_host(seen, found):
         link, (rate, best, interface) = next(iter(own.items()))
-        faster = rate < _FAR_BELOW * best
+        faster = rate < FAR_BELOW * best
         other = f"; {interface} gives {format_bit_per_s(8 * best)}" if faster else ""
+        causes = [] if faster else [_cause(seen, each, "slow") for each in own]
+        cause = next((each for each in causes if each.host), causes[0] if causes else Cause())
         yield Match(
-            _all_at(host, own),
-            choose_again(seen) if faster else _speed_up(seen, host, link, rate),
+            _first(cause.host, _all_at(host, own)),
+            *((choose_again(seen),) if faster else cause.fix or (_speed_up(seen, host, rate),)),
             link=link,
             interface=chosen_interface(seen, seen.host(link[1])),
             rate=8 * rate,
             other=other,
             more=_more(own),
+            rule=cause.words,
         )
 
 
-def _speed_up(seen: Examination, host: HostSeen, link: _Pair, rate: float) -> Fix:
+def _speed_up(seen: Examination, host: HostSeen, rate: float) -> Fix:
     cabled = interface_kind(host, chosen_interface(seen, host)) == "physical"
     if not cabled or rate >= CRAWL_BYTES_PER_S:
         return by_hand(host.name, "use a cable for {host}")
-    for end in map(seen.host, link):
-        device = str(chosen_interface(seen, end)).partition(":")[0]
-        queue = part(end, "links", device, "queue")
-        if queue in _SHAPERS:
-            return by_hand(
-                end.name,
-                "{it} sends through a {queue}, which shapes: `tc qdisc show dev {it}` shows to "
-                "what; `tc qdisc del dev {it} root` takes it away, if nobody needs it",
-                it=device,
-                queue=queue,
-            )
     return by_hand(
         host.name,
         "`tc -s qdisc; sudo nft list ruleset` on {host} and the other end shows a shaper or a "

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.path import stop_first
 from yoked.doctor.checks.query import (
+    addresses_in,
     at,
     chosen_address,
     former_address,
     host_of_address,
     own_interfaces,
     part,
+    prefix_of,
     version_of,
 )
 from yoked.doctor.repairs.base import by_hand
@@ -21,10 +24,12 @@ from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import (
     add_address,
     ask_for_address,
+    keep_address,
     set_link_up,
 )
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.units import listed
+from yoked.records.shell import listed_words
+from yoked.units import listed, plural
 
 LINKS = (
     "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",
@@ -36,6 +41,10 @@ LINKS = (
 """What fails on links whose interface does."""
 NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
 """Names that still lead to the address that was."""
+_LATER = ("bulk-stalls", "mtu", "slow-link", "jitter", "agent-failed")
+# What ends later than this is seen by the next look; most runs are shorter than the second; no
+# lease is so short that it has less than the last when it is renewed.
+_SOON_S, _DURING_A_RUN_S, _AT_ONCE_S = 86_400, 3600, 120
 # Bridges to a host's own containers and virtual machines; without any they have no signal.
 _OWN_BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|(virbr|podman|cni|lxcbr)\d+")
 
@@ -112,42 +121,108 @@ def interface_down(seen: Examination) -> Iterator[Match]:
     question="Does that interface have a signal?",
     reads=("health.links",),
     severity="error",
-    saw="{wanted} of {host} is on, but has no signal",
-    why="the cable is out, or the switch or access point is off",
-    symptom="`No route to host` from all others after some seconds.",
-    cause="The cable is out, the switch is off, or the radio has lost its network.",
-    fix="By hand.",
-    explains=(*LINKS, "no-address", "no-interface"),
+    saw={
+        "signal": "{wanted} of {host} is on, but has no signal",
+        "lower": "{wanted} of {host} lies over {lower}, which is switched off",
+        "flaps": "the signal of {wanted} of {host} came or went {times} while the doctor "
+        "looked{rule}",
+    },
+    why={
+        "signal": "the cable is out, or the switch or access point is off",
+        "lower": "what it sends goes nowhere, although it is on and may have its address",
+        "flaps": "each time all connections of a run stand, or break",
+    },
+    symptom="`No route to host` from all others after some seconds; or a run that stands now and "
+    "then.",
+    cause="The cable is out or worn, the switch is off, or the radio has lost its network. The "
+    "interface below a VLAN, a bridge, a bond or a macvlan is off. A program switches it.",
+    fix="Switches the interface below on; else by hand.",
+    explains=(*LINKS, *_LATER, "no-address", "no-interface"),
     quick=True,
 )
 def no_carrier(seen: Examination) -> Iterator[Match]:
     for host, wanted in _named(seen):
         link = link_of(host, wanted)
         lost = at(link, "up") and at(link, "carrier") is False
-        if lost and not _OWN_BRIDGE.fullmatch(wanted):
-            yield Match(
-                host.name,
-                by_hand(
-                    host.name,
-                    "plug in the cable of {it}, or join its wireless network",
-                    it=wanted,
-                ),
-                wanted=wanted,
+        lower = [each for each in at(link, "lower") or () if at(link_of(host, each), "up") is False]
+        if _OWN_BRIDGE.fullmatch(wanted):
+            continue
+        if lost and lower:
+            yield _signal(host, wanted, "lower", set_link_up(host.name, lower[0]), lower=lower[0])
+        elif lost:
+            plug = by_hand(
+                host.name, "plug in the cable of {it}, or join its wireless network", it=wanted
             )
+            yield _signal(host, wanted, "signal", plug)
+        elif (times := _signal_changes(host, wanted)) and not _is_anothers(seen, host):
+            ends, rule = stop_first(host, "links")
+            cable = by_hand(
+                host.name,
+                "try another cable and another port for {it}; `ip monitor link` shows each change",
+                it=wanted,
+            )
+            yield _signal(host, wanted, "flaps", *(ends or (cable,)), times=times, rule=rule)
+
+
+def _signal(
+    host: HostSeen,
+    wanted: str,
+    how: str,
+    *fix: Fix,
+    lower: str = "",
+    times: int = 0,
+    rule: str = "",
+) -> Match:
+    return Match(
+        host.name,
+        *fix,
+        how=how,
+        wanted=wanted,
+        lower=lower,
+        times=plural(times, "time"),
+        rule=rule,
+    )
+
+
+def _signal_changes(host: HostSeen, interface: str) -> int:
+    """How often a signal came or went between the two looks at interfaces."""
+    now, then = (
+        next((each.get("changes") for each in seen if each.get("name") == interface), None)
+        for seen in (host.interfaces_later, host.interfaces)
+    )
+    return max(0, now - then) if now is not None and then is not None else 0
+
+
+def _is_anothers(seen: Examination, host: HostSeen) -> bool:
+    """Whether a program of another host switches links: both ends of a cable lose the signal."""
+    programs = {each.name for each in seen.up if stop_first(each, "links", "addresses")[0]}
+    return bool(programs) and host.name not in programs
 
 
 @check(
     "no-address",
-    question="Does that interface have an address?",
-    reads=("interfaces", "health.links"),
+    question="Does that interface have an address, and keep it?",
+    reads=("interfaces", "health.links", "health.writers"),
     severity="error",
-    saw="{wanted} of {host} is up, but has no address",
-    why="Gloo can neither listen there nor be dialled",
-    symptom="`Unable to find address for: eth0`.",
-    cause="No DHCP server answered, or a fixed address was taken away.",
+    saw={
+        "none": "{wanted} of {host} is up, but has no address",
+        "changes": "the address of {wanted} of {host}, {address}, {changed} while the doctor "
+        "looked{rule}",
+        "ends": "the address of {wanted} of {host}, {address}, ends in {left:duration}, and no "
+        "program there renews it",
+    },
+    why={
+        "none": "Gloo can neither listen there nor be dialled",
+        "changes": "connections stand or break when their address goes",
+        "ends": "a run would begin, and stand when its address goes",
+    },
+    symptom="`Unable to find address for: eth0`; or a run that begins, and then stands.",
+    cause="No DHCP server answered, or a fixed address was taken away. Two programs manage one "
+    "interface. The program that renews a DHCP lease was ended.",
     fix="Gives it the address that yoked.toml has, until the next start of the host; "
-    "where none is known, asks the DHCP server again.",
-    explains=(*LINKS, *NAMES, "no-interface"),
+    "where none is known, asks the DHCP server again. Has an address that would end stay, until "
+    "the next start. Of two programs one is left to a person to end.",
+    explains=(*LINKS, *_LATER, *NAMES, "no-interface"),
     quick=True,
 )
 def no_address(seen: Examination) -> Iterator[Match]:
@@ -156,7 +231,78 @@ def no_address(seen: Examination) -> Iterator[Match]:
         off = at(link, "up") is False or at(link, "carrier") is False
         lacks = link is not None and not off and wanted not in own_interfaces(host)
         if lacks and not _OWN_BRIDGE.fullmatch(wanted):
-            yield Match(host.name, _give_address(seen, host, wanted), wanted=wanted)
+            yield _address(host, wanted, "none", _give_address(seen, host, wanted))
+        elif wanted in own_interfaces(host):
+            yield from _unlasting(seen, host, wanted)
+
+
+def _unlasting(seen: Examination, host: HostSeen, interface: str) -> Iterator[Match]:
+    """An address that was not there before, is there no more, or will go."""
+    address = chosen_address(seen, host)
+    if address is None:
+        return
+    link = link_of(host, interface.partition(":")[0])
+    later = [own for name, own, _ in addresses_in(host.interfaces_later) if name == interface]
+    came = any(address in (each.get("fresh") or ()) for each in host.interfaces_later)
+    # An interface that is off, or without a signal, is not told either.
+    if came or (host.interfaces_later and address not in later):
+        if not came and _is_anothers(seen, host):
+            return
+        ends, rule = stop_first(host, "addresses", "links")
+        changed = "came" if came else "went"
+        yield _address(host, interface, "changes", *(ends or (_one_manager(host, interface),)),
+                       address=address, changed=changed, rule=rule)  # fmt: skip
+        return
+    left_s = at(link, "ends_s", address)
+    managers = part(host, "writers", "managers")
+    # Of a container a program of its machine may see to it, at half of the time at the latest.
+    hidden = managers is None or part(host, "virtual", "container")
+    if left_s is not None and not managers and left_s < (_AT_ONCE_S if hidden else _SOON_S):
+        device = interface.partition(":")[0]
+        keep = keep_address(host.name, address, prefix_of(host, address), device, left_s)
+        yield _address(host, interface, "ends", keep, address=address, left_s=left_s)
+
+
+def _address(
+    host: HostSeen,
+    wanted: str,
+    how: str,
+    *fix: Fix,
+    address: str = "",
+    changed: str = "",
+    rule: str = "",
+    left_s: int = 0,
+) -> Match:
+    late = left_s > _DURING_A_RUN_S
+    return Match(
+        host.name,
+        *fix,
+        severity="warning" if late else "error",
+        how=how,
+        wanted=wanted,
+        address=address,
+        changed=changed,
+        rule=rule,
+        left=left_s,
+    )
+
+
+def _one_manager(host: HostSeen, interface: str) -> Fix:
+    managers = part(host, "writers", "managers") or ()
+    if len(managers) > 1:
+        return by_hand(
+            host.name,
+            "switch off all but one of {names}: each of them manages {it}; `ip monitor address` "
+            "shows each change",
+            names=listed_words(managers),
+            it=interface,
+        )
+    return by_hand(
+        host.name,
+        "`ip monitor address` shows each change of {it}: find what does it, and have one program "
+        "alone manage it",
+        it=interface,
+    )
 
 
 def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:

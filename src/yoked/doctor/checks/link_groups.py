@@ -8,7 +8,7 @@ from typing import Any
 
 from yoked.doctor.check import Match
 from yoked.doctor.checks.blame import Blame
-from yoked.doctor.checks.links import Link, reached
+from yoked.doctor.checks.links import Link, broke, reached
 from yoked.doctor.checks.query import chosen_address, chosen_interface
 from yoked.doctor.checks.verdicts import Verdict, verdicts
 from yoked.doctor.repairs.fleet import choose_again
@@ -115,7 +115,9 @@ def described(dial: Dial) -> str:
         return f"{way}: answered"
     if dial.answered_by not in (None, dial.target):
         return f"{way}: {dial.answered_by} answered"
-    took = f" after {format_duration(dial.took_s)}" if dial.took_s is not None else ""
+    # Of a connection that stood it is how long it took to come about.
+    timed = dial.took_s is not None and not broke(dial)
+    took = f" after {format_duration(dial.took_s or 0.0)}" if timed else ""
     if dial.error == "ETIMEDOUT" and dial.rtt_s is not None:
         return f"{way}: it answered, and then nothing more came"
     if dial.error == "ETIMEDOUT":

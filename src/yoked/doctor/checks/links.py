@@ -14,6 +14,10 @@ from yoked.records.examination import Dial, Examination, HostSeen
 USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE", "EAGAIN"})
 NO_DESCRIPTORS = frozenset({"EMFILE", "ENFILE"})
 NOTHING_LEFT = USED_UP | NO_DESCRIPTORS
+# What is said of a connection that stood, and does no more. ABORTED: by the host's own kernel, as a
+# program has told it to (`ss -K`). Source: tcp_abort of Linux's net/ipv4/tcp.c.
+ABORTED = "ECONNABORTED"
+_BROKEN = frozenset({ABORTED, "ECONNRESET", "EPIPE"})
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,11 @@ def connected(dial: Dial) -> bool:
     return reached(dial) or dial.rtt_s is not None
 
 
+def broke(dial: Dial) -> bool:
+    """Whether a connection that stood was ended from outside."""
+    return not reached(dial) and connected(dial) and dial.error in _BROKEN
+
+
 def link_between(seen: Examination, source: HostSeen, target: HostSeen) -> Link | None:
     """A link on which connections fail. What fails later, of bulk alone, is not about the way."""
     dials = [
@@ -89,7 +98,8 @@ def link_between(seen: Examination, source: HostSeen, target: HostSeen) -> Link 
         for each in seen.between(
             source.name, target.name, ("ephemeral", "bulk", "burst", "rendezvous")
         )
-        if each.purpose not in ("bulk", "burst") or reached(each) or not connected(each)
+        if not broke(each)
+        and (each.purpose not in ("bulk", "burst") or reached(each) or not connected(each))
     ]
     counted = [each for each in dials if each.purpose != "rendezvous"] or dials
     if all(map(reached, counted)):

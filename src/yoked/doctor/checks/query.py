@@ -99,7 +99,14 @@ def chosen_address(seen: Examination, host: HostSeen) -> str | None:
 
 def addresses(host: HostSeen) -> Iterator[tuple[str, str, int | None]]:
     """(interface, address, prefix) of all addresses of a host but loopback's."""
-    for interface in host.interfaces:
+    return addresses_in(host.interfaces)
+
+
+def addresses_in(
+    interfaces: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, str, int | None]]:
+    """The same, of interfaces as a host tells them."""
+    for interface in interfaces:
         if interface.get("kind") == "loopback":
             continue
         for each in interface.get("addresses") or ():

@@ -10,6 +10,7 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.duplicates import give_back
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
+from yoked.doctor.checks.path import cause_of
 from yoked.doctor.checks.query import (
     address_of,
     addresses,
@@ -361,19 +362,21 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
 @check(
     "dial-failed",
     question="Is there anything else that keeps two hosts apart?",
-    reads=("dials",),
+    reads=("dials", "health.links", "health.settings"),
     severity="error",
-    saw="a connection failed: {evidence}",
+    saw="a connection failed: {evidence}{rule}",
     why="the ranks open the same connections",
     symptom="The finding has the system's own words.",
-    cause="None of the known kinds.",
-    fix="None is known; where another interface works, that one is taken.",
+    cause="None of the known kinds; or a filter (`tc`) or a setting of the kernel of one host, "
+    "which is then named.",
+    fix="Takes that back; else, where another interface works, that one is taken.",
     explains=AFTER,
     quick=True,
 )
 def dial_failed(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "dial-failed"):
-        yield group.match(*alternative(group))
+        cause = cause_of(seen, group.links[0].failed, "silent")
+        yield group.match(*(cause.fix or alternative(group)), rule=cause.words)
 
 
 CHECKS = (

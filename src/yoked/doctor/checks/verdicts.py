@@ -18,6 +18,7 @@ from yoked.doctor.checks.links import (
     once,
     reached,
 )
+from yoked.doctor.checks.path import cause_of
 from yoked.doctor.checks.query import (
     ANSWERED,
     SILENT,
@@ -260,6 +261,18 @@ def _reverse_path(link: Link) -> Verdict | None:
     return Verdict("reverse-path", link.target.name, link) if strict and taken != arrives else None
 
 
+def _odd(link: Link) -> Verdict | None:
+    """Something else than a rule of a firewall drops packets on the way, on one host."""
+    if link.failed.error not in ("ETIMEDOUT", "EHOSTUNREACH"):
+        return None
+    guilty, cause = blame(link), cause_of(link.seen, link.failed, "silent")
+    by_rule = guilty is not None and guilty.proven and (guilty.found or guilty.ipsec)
+    # That it did not send is known without, and not why.
+    if by_rule or cause.host is None or not cause.kinds:
+        return None
+    return Verdict("dial-failed", cause.host, link)
+
+
 def _silence(link: Link) -> Verdict | None:
     """The target does not answer the question for its network card."""
     if link.way("neighbour") not in SILENT or link.failed.error == "ECONNREFUSED":
@@ -367,6 +380,7 @@ _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
     _other_card,
     _either(_other_way),
     _strange_source,
+    _odd,
     _silence,
     _reverse_path,
     _windows_firewall,

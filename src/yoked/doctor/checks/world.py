@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import described
+from yoked.doctor.checks.path import Cause, cause_of
 from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination
@@ -51,15 +52,24 @@ def world_failed(seen: Examination) -> Iterator[Match]:
     failed = [described(each) for each in dials if not each.ok]
     rest = f"; {listed(failed)}" if failed else ""
     here = [host.name for host in seen.up if host.name in world.said]
+    named, cause = _named_by(world.said, here), Cause()
+    if not named:
+        # Connections passed before, and each rank waits for another: what ends them on one host?
+        causes = {cause.host: cause for dial in dials
+                  for cause in [cause_of(seen, dial, "breaks")] if cause.host}  # fmt: skip
+        cause = next(iter(causes.values())) if len(causes) == 1 else cause
+    bundle = by_hand(
+        "", "yoked doctor --bundle doctor.zip    has all that was seen, for a bug report"
+    )
     yield Match(
-        _named_by(world.said, here) or here or [host.name for host in seen.up],
-        by_hand("", "yoked doctor --bundle doctor.zip    has all that was seen, for a bug report"),
+        [cause.host] if cause.host else named or here or [host.name for host in seen.up],
+        *(cause.fix or (bundle,)),
         reason=world.reason or "a world of ranks did not come about",
         took=took,
         listed=listed(said) or "no rank said a word",
         passed=passed,
         len=len(dials),
-        rest=rest,
+        rest=f"{rest}{cause.words}",
         unlike=_unlike(seen),
     )
 

@@ -105,6 +105,41 @@ def route_by_one(
 
 
 @repair
+def plain_route(
+    host: str,
+    network: str,
+    gateway: str | None,
+    interface: str,
+    own: str,
+    metrics: Mapping[str, object],
+) -> Fix:
+    """Have a route ask nothing of connections; metrics: what it asks, by the words of ip-route."""
+    return as_root(
+        host,
+        "ip route replace {net} {via}dev {it} src {own}",
+        "ip route replace {net} {via}dev {it} src {own} {asked}",
+        net=network,
+        via=shell_line("via {to} ", to=gateway) if gateway else shell_line(""),
+        it=interface,
+        own=own,
+        asked=joined(" ", (word for each in metrics.items() for word in each)),
+    )
+
+
+@repair
+def keep_address(host: str, address: str, prefix: int | None, interface: str, ends_s: int) -> Fix:
+    """Have an interface keep an address for good; ends_s: how long it would have had it."""
+    what = _on_device(address, prefix, interface)
+    return as_root(
+        host,
+        "ip address change {what} valid_lft forever preferred_lft forever",
+        "ip address change {what} valid_lft {left} preferred_lft {left}",
+        what=what,
+        left=ends_s,
+    )
+
+
+@repair
 def set_route_source(host: str, network: str, interface: str, own: str, was: str) -> Fix:
     """Have a route send from another of the host's addresses."""
     return as_root(

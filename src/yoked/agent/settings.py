@@ -1,0 +1,94 @@
+"""Settings of the kernel that decide about packets, where they are not what Linux has by itself.
+
+Source: ip-sysctl.rst, nf_conntrack-sysctl.rst and sysctl/net.rst of Linux's documentation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from yoked.agent.ask import text
+
+_ROOT = Path("/proc/sys")
+# Stands for the name of an interface.
+EACH = "*"
+
+
+class Setting(NamedTuple):
+    """One that can be in the way of a connection on a link of a home.
+
+    name: below /proc/sys. usual: Linux' own value, to write back. least, most: between which the
+    last of its numbers does no harm; None: no bound. harms: what goes wrong otherwise, in words of
+    `yoked.doctor.checks.path`, and at which end of the data: sends, gets, or both.
+    """
+
+    name: str
+    usual: str
+    least: int | None
+    most: int | None
+    harms: tuple[str, ...]
+    end: str = "both"
+
+
+# Bounds are wide: what distributions, guides for servers and small boards set is in them.
+SETTINGS = (
+    Setting("net/ipv4/tcp_rmem", "4096 131072 6291456", 65_536, None, ("slow",), "gets"),
+    Setting("net/ipv4/tcp_wmem", "4096 16384 4194304", 65_536, None, ("slow",), "sends"),
+    # Pages of 4 kB, of all connections together.
+    Setting("net/ipv4/tcp_mem", "96000 128000 192000", 4096, None, ("slow", "stalls", "breaks")),
+    Setting("net/ipv4/tcp_base_mss", "1024", 256, None, ("slow",), "sends"),
+    Setting("net/ipv4/tcp_limit_output_bytes", "1048576", 16_384, None, ("slow",), "sends"),
+    Setting("net/ipv4/tcp_notsent_lowat", "4294967295", 4096, None, ("slow",), "sends"),
+    Setting("net/ipv4/tcp_pacing_ss_ratio", "200", 50, None, ("slow",), "sends"),
+    Setting("net/ipv4/tcp_pacing_ca_ratio", "120", 50, None, ("slow",), "sends"),
+    Setting("net/ipv4/tcp_retries2", "15", 5, None, ("breaks", "stalls"), "sends"),
+    Setting("net/ipv4/tcp_abort_on_overflow", "0", None, 0, ("breaks",), "gets"),
+    Setting("net/ipv4/tcp_max_syn_backlog", "1024", 16, None, ("silent",), "gets"),
+    Setting("net/core/somaxconn", "4096", 16, None, ("silent", "breaks"), "gets"),
+    Setting("net/core/netdev_max_backlog", "1000", 50, None, ("slow", "loses", "stalls"), "gets"),
+    Setting("net/core/netdev_budget", "300", 16, None, ("slow", "loses"), "gets"),
+    Setting("net/core/dev_weight", "64", 8, None, ("slow", "loses"), "gets"),
+    Setting(f"net/ipv4/conf/{EACH}/arp_ignore", "0", None, 3, ("silent",), "gets"),
+    Setting(f"net/ipv4/neigh/{EACH}/mcast_solicit", "3", 1, None, ("silent",)),
+    Setting(f"net/ipv4/neigh/{EACH}/unres_qlen_bytes", "212992", 2048, None, ("silent",), "sends"),
+    Setting("net/ipv4/neigh/default/gc_thresh3", "1024", 32, None, ("silent",)),
+    Setting("net/netfilter/nf_conntrack_tcp_timeout_established", "432000", 300, None, ("breaks",)),
+    Setting("net/netfilter/nf_conntrack_tcp_timeout_syn_sent", "120", 3, None, ("silent",)),
+    Setting("net/netfilter/nf_conntrack_tcp_timeout_syn_recv", "60", 3, None, ("silent",)),
+    Setting(
+        "net/netfilter/nf_conntrack_tcp_timeout_unacknowledged", "300", 10, None, ("breaks",)
+    ),
+)  # fmt: skip
+
+
+def probe_settings(root: Path = _ROOT) -> dict[str, str] | None:
+    """{name below /proc/sys: value} of those of `SETTINGS` that are out of their bounds; None: this
+    system has none of them.
+    """
+    if not (root / "net/ipv4").is_dir():
+        return None
+    found = {}
+    for setting in SETTINGS:
+        paths = root.glob(setting.name) if EACH in setting.name else [root / setting.name]
+        for path in paths:
+            value = " ".join(text(path).split())
+            if is_odd(setting, value):
+                found[path.relative_to(root).as_posix()] = value
+    return found
+
+
+def is_odd(setting: Setting, value: str) -> bool:
+    """Whether a value is out of the bounds of a setting; what is no number is not."""
+    last = value.rpartition(" ")[2]
+    if not last.isdigit():
+        return False
+    below = setting.least is not None and int(last) < setting.least
+    return below or (setting.most is not None and int(last) > setting.most)
+
+
+def setting_of(name: str) -> Setting | None:
+    """The entry for a name below /proc/sys; None: it is none of these."""
+    folder, _, last = name.rpartition("/")
+    general = f"{folder.rpartition('/')[0]}/{EACH}/{last}"
+    return next((each for each in SETTINGS if each.name in (name, general)), None)

@@ -1,0 +1,134 @@
+"""Programs that change this host's network while it runs: managers of addresses, and loops.
+
+A loop is a script that goes on and, by its own text, sets links, addresses, routes or rules, or
+ends connections. What of others nobody may read is not told. Source: proc(5).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.ask import text
+
+_PROC = Path("/proc")
+# By the kernel's names, which have 15 letters.
+_MANAGERS = frozenset(
+    {
+        "NetworkManager", "systemd-network", "dhcpcd", "dhclient", "udhcpc", "connmand", "iwd",
+        "netifd", "wickedd-dhcp4", "pump", "dhcpcanon",
+    }
+)  # fmt: skip
+_INTERPRETER = re.compile(r"(?:ba|da|z|k|mk|a|)sh|python[\d.]*|perl|ruby|watch")
+_IN_WORDS = {"perl": "e", "ruby": "e"}
+_GOES_ON = re.compile(r"\b(while|until|watch|loop)\b|\bfor\s*\(\(")
+_WORDS = r"(?:\s+-\S+)*\s+"
+# What each kind of change looks like, when quotes and commas of a list of words are blanks.
+_CHANGES = {
+    "connections": r"\bss\b.*\s(-\w*K|--kill)\b|\btcpkill\b|"
+    r"\bconntrack\b.*\s(-D|-F|--delete|--flush)\b",
+    "links": rf"\bip{_WORDS}l(i(nk?)?)?\s+set\b.*\s(up|down|master|nomaster|mtu|address|name)\b|"
+    r"\bifconfig\s+\S+\s+(up|down)\b|\bif(up|down)\s|\bnmcli\b.*\s(up|down|connect|disconnect)\b",
+    "addresses": rf"\bip{_WORDS}a(d(dr(ess)?)?)?\s+(add|del|delete|change|replace|flush)\b|"
+    r"\bifconfig\s+\S+\s+\d+\.|\bdhclient\b|\bdhcpcd\b",
+    "routes": rf"\bip{_WORDS}(r(o(ute?)?)?|ru(le?)?|n(ei(gh(bou?r)?)?)?)\s+"
+    r"(add|del|delete|change|replace|flush|append)\b|\broute\s+(add|del)\b|\barp\s+-[sd]\b",
+    "rules": r"\bnft\b(?!(\s+-\S+)*\s+list\b)|\bip6?tables(-legacy|-nft)?\b.*\s-[ADIRFXPN]\b|"
+    r"\bip6?tables(-legacy|-nft)?-restore\b|\bufw\b.*\s(enable|reload|deny|reject|reset|default)\b|"
+    r"\bfirewall-cmd\b.*\s--(reload|add|remove|complete)",
+    "queues": rf"\btc{_WORDS}(qdisc|class|filter)\s+(add|del|delete|replace|change)\b",
+    "settings": r"\bsysctl\b.*\s(-\w*w\w*|-p|--system)\b|\bsysctl\b.*\bnet\S+=|>\s*/proc/sys/net",
+}
+_QUOTES = re.compile(r"[\"'`,()\[\]]+")
+_MOST_BYTES, _LONGEST = 65_536, 200
+
+
+def probe_writers(proc: Path = _PROC) -> dict[str, Any] | None:
+    """managers: names of programs that renew addresses; None: others' are hidden. loops [{pid,
+    command, changes, words}]: changes: the kinds of `_CHANGES`; words: the line of the first. None
+    where there is no /proc.
+    """
+    if not (proc / "self/stat").exists():
+        return None
+    names = {path.parent: text(path) for path in proc.glob("[0-9]*/comm")}
+    # Who hides processes of others hides the first one too.
+    managers = sorted(_MANAGERS & {*names.values()}) if proc / "1" in names else None
+    own = str(os.getpid())
+    here = _network(proc / "self")
+    scripts = (
+        path
+        for path, name in names.items()
+        # In a container it changes the network of that.
+        if _INTERPRETER.fullmatch(name) and path.name != own and _network(path) in (here, "")
+    )
+    return {"managers": managers, "loops": list(filter(None, map(_loop, sorted(scripts))))}
+
+
+def _network(process: Path) -> str:
+    """Which network a process is in; empty: it is not ours to ask."""
+    try:
+        return str((process / "ns/net").readlink())
+    except OSError:
+        return ""
+
+
+def _loop(process: Path) -> dict[str, Any] | None:
+    """What a script does to the network again and again; None: nothing that is known."""
+    try:
+        words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return None
+    argv = [os.fsdecode(word) for word in words]
+    program = _program(process, argv)
+    if not _GOES_ON.search(program):
+        return None
+    found = dict(_changes(program))
+    if not found:
+        return None
+    return {
+        "pid": int(process.name),
+        "command": " ".join(argv)[:_LONGEST],
+        "changes": list(found),
+        "words": next(iter(found.values()))[:_LONGEST],
+    }
+
+
+def _program(process: Path, argv: list[str]) -> str:
+    """The text that an interpreter runs; empty where it cannot be read."""
+    interpreter = text(process / "comm")
+    if interpreter == "watch":
+        return f"watch {' '.join(argv[1:])}"
+    in_words = f"-[a-z]*{_IN_WORDS.get(interpreter, 'c')}"
+    for place, word in enumerate(argv[1:], start=1):
+        if word == "-m":
+            return ""
+        if re.fullmatch(in_words, word):
+            return " ".join(argv[place + 1 : place + 2])
+        if not word.startswith("-"):
+            return _read(process / "cwd" / word)
+    return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        # Programs in an archive are no scripts.
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return ""
+        return path.read_text(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _changes(program: str) -> Iterator[tuple[str, str]]:
+    """(kind, the line) of what a program changes, each kind once, in the order of the lines."""
+    told: set[str] = set()
+    for line in program.splitlines():
+        plain = " ".join(_QUOTES.sub(" ", line.partition("#")[0]).split())
+        for kind, pattern in _CHANGES.items():
+            # Compiled here: most hosts have no such program.
+            if kind not in told and re.search(pattern, plain):
+                told.add(kind)
+                yield kind, plain

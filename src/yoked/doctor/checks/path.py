@@ -1,0 +1,322 @@
+"""What is unusual on the way of a link's packets, where something measured on that link is bad.
+
+Hosts have much that is odd and does no harm. Here counts what these very packets pass, at the end
+at which it acts, if it can do what was measured; what all other hosts have too is usual. Where one
+of the two hosts alone has any of it, that is the cause. Where both have, nobody can tell, and it is
+evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from yoked.agent.settings import EACH, setting_of
+from yoked.doctor.checks.blame import blame_by_rules
+from yoked.doctor.checks.query import at, chosen_address, chosen_interface, mapping, part
+from yoked.doctor.firewalls import allow, held_by
+from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.network import plain_route
+from yoked.doctor.repairs.system import sysctl
+from yoked.records.examination import Dial, Examination, Fix, HostSeen
+from yoked.text import one_line
+from yoked.units import listed
+
+# What was measured: data comes slowly; full-size packets do not come; a transfer stops; packets are
+# sent again; they take long; a connection breaks; it does not come about.
+Symptom = Literal["slow", "large", "stalls", "loses", "late", "breaks", "silent"]
+Side = Literal["in", "out"]
+Kind = Literal["rule", "queue", "route", "setting", "program"]
+
+# Of these it is known in which direction packets suffer; the others may in any.
+_OF_DATA = frozenset({"slow", "large", "stalls"})
+# A shaper this much faster than what came through is not why; others may share it.
+_NEAR = 4.0
+_FRAME_HEADER_BYTES = 14
+_FEW_PACKETS = 10
+# The fewest bytes in a packet, and under way, that a link of a home can be quick with.
+_LEAST_PACKET_BYTES, _LEAST_WINDOW_BYTES = 600, 65_536
+_RATE = re.compile(r"\b(?:rate|ceil|bandwidth|maxrate|m2) (\d+(?:\.\d+)?)([KMGT]?)bit\b")
+_BYTES = re.compile(r"\blimit (\d+)([KMG]?)b\b|^tbf .*\bburst (\d+)([KMG]?)b\b")
+_PACKETS = re.compile(r"\blimit (\d+)p\b")
+_DROPS = re.compile(r"\bdrop\b|\bbpf\b|\bdirect-action\b")
+_REDIRECT = re.compile(r"mirred \(\w+ Redirect to device ([A-Za-z0-9_.-]{1,15})\)")
+_OF_FILTER = re.compile(r"^(action|police|bpf|filter)\b|\bdirect-action\b|\bbpf\b")
+_SHAPERS = frozenset({"tbf", "htb", "hfsc", "cbq", "netem", "bfifo", "pfifo"})
+_KILO: Mapping[str, float] = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+# Rules that can do it, among those that a packet may meet.
+_RULES = {
+    "slow": re.compile(r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b"),
+    "stalls": re.compile(r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b|\bconnbytes\b"),
+    "large": re.compile(r"\blength\b"),
+}
+# What a program may change again and again, by what comes of it.
+_LOOPS: Mapping[str, frozenset[str]] = {
+    "breaks": frozenset({"connections", "links", "addresses", "routes", "rules"}),
+    "slow": frozenset({"queues", "settings"}),
+}
+_COMMAND_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class Oddity:
+    """Something unusual on a way. words: for people, without the host."""
+
+    kind: Kind
+    host: str
+    words: str
+    fix: tuple[Fix, ...]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What does it, as far as is known. host: which has it, None: it cannot be told. words: the end
+    of a sentence; empty: there is nothing unusual. kinds: of what is there.
+    """
+
+    host: str | None = None
+    words: str = ""
+    fix: tuple[Fix, ...] = ()
+    kinds: frozenset[Kind] = frozenset()
+
+
+def cause_of(seen: Examination, dial: Dial, symptom: Symptom) -> Cause:
+    """What on the way of a dial's packets can be why it went as it did."""
+    found = list(dict.fromkeys(_oddities(seen, dial, symptom)))
+    if dial.unsent:
+        # Whatever the other end has, these packets did not come so far.
+        found = [each for each in found if each.host == dial.source]
+    hosts = list(dict.fromkeys(each.host for each in found))
+    if len(hosts) > 1:
+        both = listed(f"{each.words} on {each.host}" for each in found)
+        return Cause(words=f"; unusual on the way are {both}, and which of it does this is unknown")
+    if hosts:
+        words = f"; by {listed(each.words for each in found)} on {hosts[0]}"
+        fix = tuple(dict.fromkeys(fix for each in found for fix in each.fix))
+        return Cause(hosts[0], words, fix, frozenset(each.kind for each in found))
+    if dial.unsent:
+        look = by_hand(
+            dial.source, "`tc -s qdisc; sudo nft list ruleset` there shows what drops its packets"
+        )
+        return Cause(
+            dial.source, f"; the kernel of {dial.source} itself kept packets back", (look,)
+        )
+    return Cause()
+
+
+def stop_first(host: HostSeen, *changes: str) -> tuple[tuple[Fix, ...], str]:
+    """(what ends the programs that make such changes again and again, the end of a sentence).
+
+    Whatever is mended there is as before soon.
+    """
+    found = list(_loops(host, frozenset(changes)))
+    words = f"; again and again by {listed(each.words for each in found)}" if found else ""
+    return tuple(fix for each in found for fix in each.fix), words
+
+
+def _oddities(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]:
+    own = dial.source_address or chosen_address(seen, seen.host(dial.source))
+    ends = ((seen.host(dial.source), "sends", str(dial.address)),
+            (seen.host(dial.target), "gets", str(own)))  # fmt: skip
+    yield from _rules(seen, dial, symptom)
+    for host, end, peer in ends:
+        sides = _sides(dial, symptom, end)
+        taken = part(host, "routes", peer, "interface") or chosen_interface(seen, host)
+        device = str(taken).partition(":")[0]
+        if symptom in _LOOPS:
+            yield from _loops(host, _LOOPS[symptom])
+        for side in sides:
+            yield from _queues(seen, host, device, side, dial, symptom)
+        if symptom == "slow":
+            yield from _routes(seen, host, peer, end)
+        yield from _settings(seen, host, device, end, symptom)
+
+
+def _sides(dial: Dial, symptom: Symptom, end: str) -> tuple[Side, ...]:
+    """In which directions packets pass a host that can have suffered."""
+    if symptom in _OF_DATA:
+        return ("out",) if end == "sends" else ("in",)
+    if symptom == "silent" and dial.arrived is not None:
+        # The answer was lost, or the question.
+        return ("out",) if (end == "sends") != dial.arrived else ("in",)
+    return ("out", "in")
+
+
+def _rules(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]:
+    if symptom not in _RULES:
+        return
+    for each in blame_by_rules(seen, dial, _RULES[symptom]):
+        told = part(seen.host(each.host), "firewall")
+        others = [chosen_address(seen, host) for host in seen.up if host.name != each.host]
+        peers = [address for address in others if address]
+        fix = allow(each.host, told, peers, each.direction, found=each.found)
+        words = f"{held_by(told, each.found)}: {each.found[0].words}"
+        yield Oddity("rule", each.host, words, fix)
+
+
+def _queues(
+    seen: Examination, host: HostSeen, device: str, side: Side, dial: Dial, symptom: Symptom
+) -> Iterator[Oddity]:
+    links = mapping(part(host, "links"))
+    usual = _usual_lines(seen, host)
+    # Bursts to all others come at once.
+    share = 1 / max(1, len(seen.up) - 1) if dial.purpose == "burst" else 1.0
+    most_rate = _NEAR * (dial.goodput_bytes_per_s or 0.0) / share
+    for name in _with_lower(links, device):
+        frame_bytes = int(at(links.get(name), "mtu_bytes") or 1500) + _FRAME_HEADER_BYTES
+        for line in _lines(links, name, side):
+            through = _REDIRECT.search(line) if side == "in" else None
+            inner = _lines(links, through[1], "out") if through else [line]
+            for each in inner:
+                if each not in usual and _holds_back(each, symptom, frame_bytes, most_rate):
+                    yield _queue(host, name, side, each, through[1] if through else "")
+
+
+def _queue(host: HostSeen, name: str, side: Side, line: str, through: str) -> Oddity:
+    if side == "in":
+        where = f"what comes in at {name}" + (f" and goes through {through}" if through else "")
+        away = by_hand(
+            host.name,
+            "`tc qdisc del dev {it} ingress || tc qdisc del dev {it} clsact` takes it away, if "
+            "nobody needs it",
+            it=name,
+        )
+    elif _OF_FILTER.search(line) and not _RATE.search(line):
+        where = f"what {name} sends"
+        away = by_hand(
+            host.name,
+            "`tc qdisc del dev {it} clsact || tc qdisc del dev {it} root` takes it away, if nobody "
+            "needs it",
+            it=name,
+        )
+    else:
+        where = f"what {name} sends"
+        away = by_hand(
+            host.name, "`tc qdisc del dev {it} root` takes it away, if nobody needs it", it=name
+        )
+    return Oddity("queue", host.name, f"`{one_line(line)}` for {where}", (away,))
+
+
+def _with_lower(links: Mapping[str, Any], device: str) -> list[str]:
+    """An interface, and those that it lies over."""
+    found = [device]
+    for name in found:
+        own = at(links.get(name), "lower") or ()
+        found += [each for each in own if each not in found]
+    return found
+
+
+def _lines(links: Mapping[str, Any], device: str, side: Side) -> list[str]:
+    """What tc says of one side of an interface."""
+    told = at(links.get(device), "queues") or ()
+    return [line.partition(": ")[2] for line in told if line.startswith(f"{side}: ")]
+
+
+def _usual_lines(seen: Examination, host: HostSeen) -> set[str]:
+    """What each of the other hosts has too, at whatever interface."""
+    others = [
+        {line.partition(": ")[2] for link in links.values() for line in at(link, "queues") or ()}
+        for other in seen.up
+        if other != host
+        for links in [mapping(part(other, "links"))]
+    ]
+    return set.intersection(*others) if others else set()
+
+
+def _holds_back(line: str, symptom: Symptom, frame_bytes: int, most_rate: float) -> bool:
+    """Whether a queue, or a filter, with these words can do what was measured. most_rate: bytes per
+    second; what lets more pass is not why.
+    """
+    rates = [float(number) * _KILO[unit] / 8 for number, unit in _RATE.findall(line)]
+    sizes = [
+        float(one or other) * _KILO[unit or more] for one, unit, other, more in _BYTES.findall(line)
+    ]
+    small = any(each < frame_bytes for each in sizes)
+    drops = not rates and _DROPS.search(line) is not None
+    if symptom in ("silent", "breaks"):
+        return symptom == "silent" and drops
+    if symptom == "large":
+        return small or drops
+    if line.startswith("netem ") and (symptom != "slow" or "loss" in line or "delay" in line):
+        return True
+    if symptom == "late":
+        return False
+    few = any(int(number) <= _FEW_PACKETS for number in _PACKETS.findall(line))
+    if few or small or drops:
+        return True
+    if rates:
+        # Of a class its ceiling counts, which is told with its rate.
+        return "drop" in line if symptom != "slow" else max(rates) <= most_rate
+    # Without tc the kind is all that is known.
+    return symptom == "slow" and line in _SHAPERS
+
+
+def _routes(seen: Examination, host: HostSeen, peer: str, end: str) -> Iterator[Oddity]:
+    way = part(host, "routes", peer)
+    told = mapping(at(way, "metrics"))
+    least = {"mtu": _LEAST_PACKET_BYTES, "advmss": _LEAST_PACKET_BYTES}
+    # What a host takes at a time it tells the sender; what it sends at a time it keeps to itself.
+    least.update({"window": _LEAST_WINDOW_BYTES} if end == "gets" else {"cwnd": 10, "ssthresh": 4})
+    small = [name for name, value in told.items() if _below(value, least.get(name))]
+    odd = [*small, *(name for name in told if name == "congctl" and end == "sends")]
+    own = chosen_address(seen, host)
+    if not odd or own is None:
+        return
+    words = " ".join(f"{name} {value}" for name, value in told.items())
+    network, prefix = at(way, "network"), at(way, "prefix")
+    device = str(at(way, "interface") or chosen_interface(seen, host)).partition(":")[0]
+    fix = (
+        by_hand(host.name, "`ip route show` there; `ip route replace` without {words}", words=words)
+        if network is None or prefix is None
+        else plain_route(
+            host.name, f"{network}/{prefix}", at(way, "gateway"), device, own, dict(told)
+        )
+    )
+    yield Oddity("route", host.name, f"the route to {peer} with `{words}`", (fix,))
+
+
+def _below(value: object, least: int | None) -> bool:
+    return least is not None and isinstance(value, int) and value < least
+
+
+def _settings(
+    seen: Examination, host: HostSeen, device: str, end: str, symptom: Symptom
+) -> Iterator[Oddity]:
+    for name, value in mapping(part(host, "settings")).items():
+        setting = setting_of(name)
+        if setting is None or symptom not in setting.harms:
+            continue
+        if symptom in _OF_DATA | {"silent"} and setting.end not in (end, "both"):
+            continue
+        if EACH in setting.name and name.split("/")[3] not in (device, "all"):
+            continue
+        others = [mapping(part(each, "settings")).get(name) for each in seen.up if each != host]
+        if others and all(each == value for each in others):
+            continue
+        fix = sysctl(host.name, name, setting.usual, was=value)
+        yield Oddity("setting", host.name, f"`{name} = {value}`", (fix,))
+
+
+def _loops(host: HostSeen, changes: frozenset[str]) -> Iterator[Oddity]:
+    for loop in part(host, "writers", "loops") or ():
+        if not changes & {*loop["changes"]}:
+            continue
+        command, words = one_line(loop["command"]), one_line(loop["words"])
+        shown = [
+            each if len(each) <= _COMMAND_CHARACTERS else f"{each[: _COMMAND_CHARACTERS - 3]}..."
+            for each in (command, words)
+        ]
+        yield Oddity(
+            "program",
+            host.name,
+            f"the program `{shown[0]}` (process {loop['pid']}), which runs `{shown[1]}`",
+            (
+                by_hand(
+                    host.name,
+                    "end the program and what starts it, unless it is wanted: `kill {pid}`",
+                    pid=loop["pid"],
+                ),
+            ),
+        )
