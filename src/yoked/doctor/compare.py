@@ -49,7 +49,7 @@ def with_contents(
                     told[kind] |= _changing(agent, path, here[kind], told[kind])
         except (YokedError, RemoteBug) as problem:
             # It was asked for: the checks say that it could not be told.
-            why = dict.fromkeys(paths, str(problem).splitlines()[0])
+            why = dict.fromkeys(paths, problem.what.splitlines()[0])
             told = {"untold": {**host.health.get("untold", {}), **why}}
         return dataclasses.replace(host, health={**host.health, **told})
 

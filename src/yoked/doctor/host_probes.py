@@ -331,7 +331,7 @@ class HostProbe:
 
 def _as_host_error(problem: RemoteBug) -> HostError:
     """A bug of an agent's, for who looks on all the same: what was to be told stays unknown."""
-    return HostError(str(problem).splitlines()[0].removeprefix("on "))
+    return HostError(problem.what.removeprefix("on "))
 
 
 # Gives the agent of a host by its name; whoever lends it closes it. Raises why there is none.

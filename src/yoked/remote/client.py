@@ -307,7 +307,12 @@ class _Result:
 
 
 class RemoteBug(Exception):  # noqa: N818 - a bug is what it is
-    """The agent met what nobody foresaw."""
+    """The agent met what nobody foresaw. Its text ends with the agent's traceback."""
+
+    @property
+    def what(self) -> str:
+        """On which host, and what, in a line."""
+        return str(self).splitlines()[0]
 
 
 def remote_error(host: str, error: Mapping[str, Any]) -> Exception:

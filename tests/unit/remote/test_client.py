@@ -243,6 +243,7 @@ def test_an_errors_words_carry_no_control_characters() -> None:
     assert str(problem) == f"attic: {shown}\nfix: {shown}"
     assert isinstance(bug, RemoteBug)
     assert str(bug) == f"on attic: {shown}\n{shown}"
+    assert bug.what == f"on attic: {shown}"
 
 
 @pytest.mark.parametrize(
