@@ -15,7 +15,7 @@ from pathlib import Path
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
 from yoked.channel.tls import node_name
 from yoked.core.faults import fault
-from yoked.core.fs import scratch_folder
+from yoked.core.fs import expected_failure, scratch_folder
 from yoked.core.packages import install_line, this_distribution
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
@@ -35,10 +35,15 @@ def make_credentials(launch_id: str, nodes: int) -> list[dict[str, str]]:
         return [shared]
     if shutil.which("openssl") is None:
         raise fault("openssl-missing", install=install_line("openssl", this_distribution()))
-    with scratch_folder("authority") as folder:
-        _make_authority(folder)
-        shared[AUTHORITY] = (folder / AUTHORITY).read_text()
-        own = at_once(lambda node: _certify(folder, launch_id, node), range(nodes))
+    try:
+        with scratch_folder("authority") as folder:
+            _make_authority(folder)
+            shared[AUTHORITY] = (folder / AUTHORITY).read_text()
+            own = at_once(lambda node: _certify(folder, launch_id, node), range(nodes))
+    except OSError as problem:
+        if (expected := expected_failure(problem)) is None:
+            raise
+        raise expected from problem
     return [{**shared, **files} for files in own]
 
 

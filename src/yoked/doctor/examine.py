@@ -20,7 +20,6 @@ from typing import Any
 
 import yoked
 from yoked.channel.credentials import make_credentials
-from yoked.core.fs import expected_failure
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here
@@ -133,9 +132,4 @@ def _certificates() -> dict[str, Any]:
         make_credentials("doctor", 2)
     except YokedError as failed:
         problem = failed.what
-    except OSError as failed:
-        expected = expected_failure(failed)
-        if expected is None:
-            raise
-        problem = expected.what
     return {"openssl": shutil.which("openssl"), "certificates": problem}

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import yoked
 from yoked.channel.credentials import make_credentials
-from yoked.core.fs import expected_failure
 from yoked.core.parallel import at_once
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import Agent
@@ -162,7 +161,7 @@ class RankProbe:
             lost = {"lost": True} if problem.code in _OF_THE_WAY else {}
             self._take({"failed": problem.what, **lost})
         except RemoteBug as problem:
-            self._take({"failed": str(problem).splitlines()[0], "lost": True})
+            self._take({"failed": problem.what, "lost": True})
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -192,11 +191,6 @@ def run_world(trials: Mapping[str, RankProbe], places: Sequence[WorldNode], back
         credentials = make_credentials(launch_id, len(places))
     except YokedError as problem:
         return World(ok=None, reason=problem.what)
-    except OSError as problem:
-        expected = expected_failure(problem)
-        if expected is None:
-            raise
-        return World(ok=None, reason=expected.what)
     began_s = time.monotonic()
     until_s = began_s + _WORLD_S
     spec = {

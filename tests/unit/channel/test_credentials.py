@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
 import subprocess
 from pathlib import Path
@@ -9,9 +11,11 @@ from pathlib import Path
 import pytest
 from tests.failures import raises_fault
 
+from yoked.channel import credentials
 from yoked.channel.credentials import make_credentials
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
 from yoked.channel.tls import client_context, server_context
+from yoked.errors import YokedError
 
 LAUNCH = "0123456789ab"
 
@@ -71,3 +75,16 @@ def test_a_host_alone_needs_no_openssl(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert set(make_credentials(LAUNCH, 1)[0]) == {SECRET}
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, YokedError), (errno.EINVAL, OSError)])
+def test_a_full_disk_is_told_as_one_and_a_bug_is_not(
+    number: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(credentials, "_make_authority", full)
+
+    with pytest.raises(kind):
+        make_credentials(LAUNCH, 2)
