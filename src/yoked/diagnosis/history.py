@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from yoked.diagnosis.activity import Activity, activity_of
 from yoked.diagnosis.memory import MemoryTrace, Sample
@@ -216,17 +216,27 @@ class RunHistory:
         if host.last is not None and vitals.number <= host.last.number:
             # One that was on its way while a newer came, or says again what it said.
             return
+        vitals = self._of_run(node, vitals)
         host.looks.append((now_s, vitals))
         for rank in vitals.ranks:
-            if rank.rank not in host.place.ranks:
-                continue
             known = self.ranks[rank.rank]
             if rank.recorded is not None:
                 known.take(rank, rank.recorded, now_s)
             known.memory.take(Sample(now_s, known.steps, rank.memory_bytes))
         for ended in vitals.ended:
-            if ended.rank in host.place.ranks and ended.learning is not None:
+            if ended.learning is not None:
                 self.ranks[ended.rank].learning = ended.learning
+
+    def _of_run(self, node: int, vitals: Vitals) -> Vitals:
+        """What a host tells of its own ranks, and of its links to other hosts of the run."""
+        own, others = self.hosts[node].place.ranks, set(range(len(self.hosts))) - {node}
+        return replace(
+            vitals,
+            ranks=tuple(each for each in vitals.ranks if each.rank in own),
+            ended=tuple(each for each in vitals.ended if each.rank in own),
+            links=tuple(each for each in vitals.links if each.node in others),
+            control=tuple(each for each in vitals.control if each.node in others),
+        )
 
     def tick(self, now_s: float) -> None:
         """Time has passed."""

@@ -13,7 +13,7 @@ from yoked.diagnosis.calls import Calls, mismatch_of
 from yoked.diagnosis.cause import Cause, Certainty
 from yoked.diagnosis.history import Pace, RunHistory
 from yoked.diagnosis.pace import learn, learn_longer, pace_now
-from yoked.diagnosis.slow import slow_downs, slow_links
+from yoked.diagnosis.slow import LOST, slow_downs, slow_links
 from yoked.diagnosis.vitals import LinkVitals, RankVitals, Vitals
 from yoked.diagnosis.waits import NATIVE_S, Wait, behind, roots, wait_of, waits_of
 
@@ -34,6 +34,9 @@ _LONGER, _LONGER_S, _FIRST_TIME_S, _MANY_STEPS = 3.0, 60.0, 600.0, 20.0
 _UNHEARD_S, _AWAY_SURE_S = 1.5, 30.0
 # So often a timer was doubled: some 1.4 s without an acknowledgement on a home network.
 _BACKOFF = 2
+# Where packets were lost before, a few more of them double it too: there it takes some 6 s. So many
+# seconds before are looked at; of few packets one or two may have been sent again in vain.
+_BACKOFF_OF_LOSSY, _LOST_BEFORE_S, _FEW_PACKETS = 5, 10.0, 1000
 # Of a core: less is a thread that looks round now and then, such as the recorder.
 _IDLE_CORES = 0.05
 _LOOK_BACK_S = 1.5
@@ -140,8 +143,14 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait], pace: Pace) -> list
     mismatch = _mismatch(history, waits) or _in_other_groups(history, waits)
     if mismatch is not None:
         return [mismatch]
-    links = [*_standing_links(history, longest)] or [*slow_links(history, pace)]
-    if links:
+    standing = _standing_links(history)
+    links = [
+        _link_stands(history, node, link, longest)
+        for node, link in standing
+        if not _may_pass(history, node, link)
+    ]
+    links = links or [*slow_links(history, pace)]
+    if links or standing:
         return links
     nodes = tuple(dict.fromkeys(history.node_of(rank) for rank in sorted(behind(waits) or waits)))
     return [Cause("cannot-tell", nodes, longest.age_s, "likely", params={"what": longest.what})]
@@ -268,32 +277,64 @@ def _nth(wait: Wait) -> str:
     return f"call {wait.number} of {group}, {wait.what}"
 
 
-def _standing_links(history: RunHistory, longest: Wait) -> Iterator[Cause]:
-    """Links on which the ranks' bytes are not acknowledged, though both hosts are heard."""
-    seen = set[frozenset[int]]()
+def _standing_links(history: RunHistory) -> list[tuple[int, LinkVitals]]:
+    """Links on which the ranks' bytes are not acknowledged, though both hosts are heard: each once,
+    as the first of its two hosts has it.
+    """
+    found: dict[frozenset[int], tuple[int, LinkVitals]] = {}
     for node, host in enumerate(history.hosts):
         for link in host.last.links if host.last else ():
-            pair = frozenset((node, link.node))
-            if pair in seen or not unacknowledged(link):
-                continue
-            seen.add(pair)
-            source, target = _direction(history, node, link.node)
-            since_s = max(link.acked_age_s, longest.age_s)
-            yield Cause(
-                "link-stands",
-                (source, target),
-                since_s,
-                _sure(since_s, _AWAY_SURE_S),
-                link=(source, target),
-                params={"unsent": link.unsent_bytes, "backoff": link.backoff,
-                        "one_way": (source, target) != (node, link.node) or
-                        _arrives(history, target, source)},
-            )  # fmt: skip
+            if unacknowledged(link):
+                found.setdefault(frozenset((node, link.node)), (node, link))
+    return list(found.values())
+
+
+def _link_stands(history: RunHistory, node: int, link: LinkVitals, longest: Wait) -> Cause:
+    source, target = _direction(history, node, link.node)
+    since_s = max(link.acked_age_s, longest.age_s)
+    return Cause(
+        "link-stands",
+        (source, target),
+        since_s,
+        _sure(since_s, _AWAY_SURE_S),
+        link=(source, target),
+        params={"unsent": link.unsent_bytes, "backoff": link.backoff,
+                "one_way": (source, target) != (node, link.node) or
+                _arrives(history, target, source)},
+    )  # fmt: skip
 
 
 def unacknowledged(link: LinkVitals) -> bool:
     """Whether what is sent there is sent again and again, without an answer."""
     return link.backoff >= _BACKOFF and link.unsent_bytes > 0
+
+
+def _may_pass(history: RunHistory, node: int, link: LinkVitals) -> bool:
+    """Whether a link that lost packets before may only have lost some more of them."""
+    ends = ((node, link.node), (link.node, node))
+    return link.backoff < _BACKOFF_OF_LOSSY and any(
+        _lost_before(history, *end) >= LOST for end in ends
+    )
+
+
+def _lost_before(history: RunHistory, node: int, other: int) -> float:
+    """Share of a host's packets to another that were sent again, until the last was acknowledged:
+    what is sent again after that is of the stand itself.
+    """
+    host = history.hosts[node]
+    now = _link(host.last, other)
+    if now is None or host.heard_s is None:
+        return 0.0
+    until_s = host.heard_s - now.acked_age_s
+    seen = [
+        then
+        for at_s, look in host.looks
+        if until_s - _LOST_BEFORE_S <= at_s <= until_s and (then := _link(look, other)) is not None
+    ]
+    if not seen:
+        return 0.0
+    again = seen[-1].retransmitted - seen[0].retransmitted
+    return again / max(_FEW_PACKETS, seen[-1].segments - seen[0].segments)
 
 
 def _direction(history: RunHistory, one: int, other: int) -> tuple[int, int]:

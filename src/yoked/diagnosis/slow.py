@@ -16,7 +16,7 @@ _EXPLAINS = 0.75
 # a free core answers late, too, and the time of its ranks alone grows.
 _UNEVEN = 0.25
 # Packets sent again; a good network loses fewer by far.
-_LOST = 0.003
+LOST = 0.003
 # A queue that has built up before a slow link.
 _QUEUED = 3.0
 _LOADING = 0.3
@@ -108,7 +108,7 @@ def _slow_links(
 
 def _what_of(usual: LinkPace, now: LinkPace) -> Code | None:
     queued = now.rtt_s >= _QUEUED * usual.rtt_s
-    if now.lost >= _LOST and now.lost >= 3 * usual.lost and not queued:
+    if now.lost >= LOST and now.lost >= 3 * usual.lost and not queued:
         return "packets-lost"
     carries = now.bytes_per_s / max(usual.bytes_per_s, 1.0)
     if now.busy >= 0.5 and now.busy > usual.busy and carries < _CARRIES:

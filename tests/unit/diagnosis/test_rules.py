@@ -311,6 +311,51 @@ def test_bytes_that_are_not_acknowledged_though_both_hosts_are_heard_are_of_the_
     assert (cause.code, set(cause.nodes)) == ("link-stands", {0, 1})
 
 
+@pytest.mark.parametrize(
+    ("lost", "backoff", "told"),
+    [
+        # Of 1,000 packets a second.
+        (0, 2, ["link-stands"]),
+        # One or two may be sent again on any network.
+        (1, 2, ["link-stands"]),
+        (50, 2, []),
+        (50, 4, []),
+        (50, 5, ["link-stands"]),
+    ],
+)
+@pytest.mark.parametrize("lossy", [0, 1])
+def test_a_link_that_lost_packets_before_stands_only_after_longer(
+    lost: int, backoff: int, told: list[str], lossy: int
+) -> None:
+    def look(sent_s: float, stood_s: float, **changes: object) -> list[Vitals]:
+        again = [0, 0]
+        again[lossy] = lost * int(sent_s)
+        # Those that it sends while it stands are lost anywhere.
+        return [
+            alive(
+                rank(node, cpu_s=3.6, recorded=in_collective(76 + bool(stood_s), stood_s)),
+                links=(
+                    link(
+                        1 - node,
+                        retransmitted=again[node] + int(2 * stood_s),
+                        segments=int(1000 * sent_s),
+                        **changes,
+                    ),
+                ),
+            )
+            for node in (0, 1)
+        ]
+
+    run = Told().steps()
+    for number in range(8):
+        run.look(*look(number * PERIOD_S, 0.0))
+    for number in range(1, 6):
+        stood_s = number * PERIOD_S
+        run.look(*look(4.0, stood_s, backoff=backoff, unsent_bytes=4096, acked_age_s=stood_s))
+
+    assert [cause.code for cause in causes(run.history)] == told
+
+
 def test_ranks_that_wait_within_the_backward_pass_of_ddp_wait() -> None:
     def look(age_s: float) -> tuple[Vitals, ...]:
         stuck = [link(1, backoff=3, unsent_bytes=4096)], [link(0, backoff=3, unsent_bytes=4096)]
@@ -373,6 +418,19 @@ def test_a_rank_that_waits_too_is_no_root_though_its_host_looked_earlier() -> No
         )
 
         assert (cause.code, cause.rank) == ("rank-stands", 2)
+
+
+def test_a_host_tells_of_its_own_ranks_and_of_links_to_other_hosts_alone() -> None:
+    foreign = (rank(0, state="T"), rank(7, state="T"))
+    ways = tuple(link(node, backoff=4, unsent_bytes=4096) for node in (1, 2))
+
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        told = alive(rank(1, recorded=in_collective(77, age_s)), links=ways, control=ways)
+        return waits(0, age_s), replace(told, ranks=(*told.ranks, *foreign))
+
+    cause, _ = first_told(look)
+
+    assert (cause.code, cause.rank, cause.link) == ("cannot-tell", None, None)
 
 
 def test_absent_records_are_no_evidence() -> None:
