@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from yoked.core.parallel import map_hosts
@@ -81,6 +81,21 @@ class RunHandle:
             self._record = Record(self.run, known.launch_id, hosts)
         self._launch_id = self._record.launch_id
         return self._record
+
+    def look_again(self) -> Record:
+        """The same after its output was followed: a connection that was cut meanwhile is made anew.
+
+        Raises YokedError where no host can be reached, or none has the run.
+        """
+        clients, failures = dict[str, AgentClient](), dict[str, YokedError]()
+        with ExitStack() as stack:
+            for host in self.clients:
+                try:
+                    clients[host] = stack.enter_context(self.reach(host))
+                except HostError as problem:
+                    failures[host] = problem
+            told, silent = ask_state(clients, self.run, self._launch_id)
+        return joined(self.run, told, {**failures, **silent})
 
     def follow(self, view: View, *, tail_lines: int | None = None) -> JobEnd:
         """Show rank 0's output as it comes, until the run is over; see `follow_job`."""

@@ -8,11 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from yoked.errors import YokedError
 from yoked.launch.following import HostLog, Reconnect
 from yoked.remote.client import AgentClient, Part
 
-_Event = tuple[str, Part] | YokedError | None
+_Event = tuple[str, Part] | Exception | None
 
 
 def parts_of(
@@ -70,7 +69,7 @@ def _as_they_come(logs: Mapping[str, HostLog]) -> Iterator[tuple[str, Part]]:
             for part in log.parts():
                 events.put((name, part))
             events.put(None)
-        except YokedError as problem:
+        except Exception as problem:  # noqa: BLE001 - raised by whoever reads
             events.put(problem)
 
     for name, log in logs.items():
@@ -78,7 +77,7 @@ def _as_they_come(logs: Mapping[str, HostLog]) -> Iterator[tuple[str, Part]]:
     sources = len(logs)
     while sources:
         event = events.get()
-        if isinstance(event, YokedError):
+        if isinstance(event, Exception):
             raise event
         if event is None:
             sources -= 1

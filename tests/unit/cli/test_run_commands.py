@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +33,9 @@ from yoked.cli.output import Output
 from yoked.core.fs import scratch_folder
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
+from yoked.launch import handle
 from yoked.launch.hosts import reach_hosts
+from yoked.remote.client import AgentClient, Part
 from yoked.remote.transport import connect_here
 
 TWO_RANKS = [{"host": "attic", "address": "127.0.0.1", "ranks": 2}]
@@ -298,6 +300,25 @@ def test_logs_that_cannot_be_meant_are_refused(
     with pytest.raises(UsageError) as caught:
         logs.command(**wanted)
     assert str(caught.value) == snapshot
+
+
+def test_logs_that_were_followed_end_with_that_runs_verdict_though_connections_were_cut(
+    failed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut(clients: Mapping[str, AgentClient], *args: object) -> Iterator[tuple[str, Part]]:
+        for client in clients.values():
+            client.close()
+        # By now another run is the newest.
+        start(failed, SLEEPER, run="later")
+        return iter(())
+
+    monkeypatch.setattr(handle, "parts_of", cut)
+
+    status = logs.command(follow=True)
+    stop.command("later", now=True)
+
+    assert status == 0
+    assert "note: run try failed: rank 1 on attic: killed by SIGKILL" in capsys.readouterr().err
 
 
 def test_attach_ends_with_the_runs_own_status_and_cause(

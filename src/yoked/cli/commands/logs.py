@@ -80,7 +80,7 @@ def command(
             output.text(text)
         if json_output:
             output.result({"run": record.name, "lines": told}, verdict="")
-        elif verdict := _verdict(hosts.run(run).record if follow else record):
+        elif verdict := _verdict(found.look_again() if follow else record):
             output.note(verdict)
     return 0
 
