@@ -132,9 +132,12 @@ class Connections:
         try:
             client = connect_host(host, ssh_config)
         except Exception as problem:  # noqa: BLE001 - raised where it is waited for
-            if isinstance(problem, YokedError) and self._on_failure and not self._closed:
-                self._on_failure(problem)
-            self._ends[host.name].set_exception(problem)
+            try:
+                if isinstance(problem, YokedError) and self._on_failure and not self._closed:
+                    self._on_failure(problem)
+            finally:
+                # Whoever waits must not wait for a word that could not be said: stderr was closed.
+                self._ends[host.name].set_exception(problem)
         else:
             self._ends[host.name].set_result(client)
 

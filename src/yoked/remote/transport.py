@@ -37,6 +37,7 @@ GREETING_DEADLINE_S = 20.0
 # Once ssh is through, the shell and Python may take as long again.
 _DEADLINE_PATIENCES = 2
 _REFUSED = "yoked-refused"
+_LONGEST_LINE_BYTES = 65_536
 
 
 def connect_here(host: str = ".", python: str = sys.executable) -> AgentClient:
@@ -186,13 +187,15 @@ def _await_greeting(
     """
     assert process.stdout is not None
     noise = ""
-    for line in process.stdout:
+    # A line that does not end must not fill this machine's memory.
+    while line := process.stdout.readline(_LONGEST_LINE_BYTES):
         words = line.decode(errors="replace").split(maxsplit=2)
         if words[:2] == [GREETING, token]:
             return noise
         if words[:2] == [_REFUSED, token]:
+            why = "".join(words[2:]).strip() or "its Python does not run the agent"
             raise NoPythonError(
-                f"{host}: {words[2].strip()}",
+                f"{host}: {why}",
                 fix=f'in yoked.toml, for {host}: python = "~/venv/bin/python", 3.9 or newer',
             )
         noise = line.decode(errors="replace").strip() or noise

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.errors import HostError, NoPythonError
+from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.fleet.model import Host
 from yoked.remote import connect
 from yoked.remote.connect import Connections, connect_all, connect_host
@@ -139,6 +139,27 @@ def test_what_comes_after_the_end_is_closed_and_what_fails_then_is_nobodys_busin
     late: Any = connections.clients["slow"]
     assert late.closed.wait(10)
     assert said == []
+
+
+def test_a_failure_that_cannot_be_said_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch, "gone")
+    ended = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
+
+    def closed(problem: YokedError) -> None:
+        # As rich has it where stderr was closed.
+        raise SystemExit(1)
+
+    connections = Connections([Host("gone")], on_failure=closed)
+    waiting = threading.Thread(target=connections.wait, daemon=True)
+    waiting.start()
+    gate.let_in("gone")
+    waiting.join(10)
+
+    assert ended.wait(10)
+    assert list(connections.failures) == ["gone"]
 
 
 def test_a_bug_on_the_way_to_a_host_is_not_taken_for_a_host_that_is_away(

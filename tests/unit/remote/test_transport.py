@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.errors import HostError, UsageError
+from yoked.errors import HostError, NoPythonError, UsageError
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import (
     _knows_remote_command,
@@ -100,6 +100,25 @@ def test_a_python_that_is_none_is_named(
     with pytest.raises(HostError) as caught:
         connect_here(host="attic", python=fake_python(tmp_path, script))
     assert str(caught.value) == snapshot
+
+
+def test_a_refusal_without_a_word_is_one(tmp_path: Path) -> None:
+    python = fake_python(tmp_path, 'read token; echo "yoked-refused $token"')
+
+    with pytest.raises(NoPythonError, match=r"^attic: its Python does not run the agent"):
+        connect_here(host="attic", python=python)
+
+
+def test_a_line_without_an_end_is_not_kept(tmp_path: Path) -> None:
+    takes_all = "exec 3<&0; cat <&3 >/dev/null & "
+    prints = "head -c 1000000 /dev/zero | tr '\\0' x; kill $!; exit 1"
+    python = fake_python(tmp_path, takes_all + prints)
+
+    with pytest.raises(HostError) as caught:
+        connect_here(host="attic", python=python)
+
+    assert "status 1: xxx" in caught.value.what
+    assert len(caught.value.what) < 100_000
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.8"])
