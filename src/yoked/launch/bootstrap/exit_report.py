@@ -28,7 +28,7 @@ from yoked.diagnosis.endings import EndCode, cause_of_end, is_of_a_gpu
 from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.vitals import Frame
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.outcome import NOT_MET, Failure
+from yoked.launch.bootstrap.outcome import NOT_MET, Failure, Moment
 from yoked.paths import data_root
 
 # From SIGTERM to SIGKILL.
@@ -52,6 +52,8 @@ _FIXES: Mapping[EndCode, tuple[str, ...]] = {
     "collective-mismatch": (SAME_CALLS,),
 }
 _NO_ROOM_BYTES = 1 << 20
+# Of an error: hosts tell it each other, and answer a controller with it.
+_MOST_CHARACTERS = 100_000
 # More is no program that a person wrote.
 _SOURCE_BYTES = 1 << 20
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -69,6 +71,24 @@ class RankExit:
     exit_code: int
     time_s: float
     oom_killed: bool = False
+
+
+@dataclass(frozen=True)
+class _Error:
+    """The error that a rank left: rank.py writes it, and yoked.train; its program may do so, too.
+
+    calls, of_ranks: checked where they are used.
+    """
+
+    time_s: Moment
+    kind: str
+    what: str
+    fix: tuple[str, ...] = ()
+    traceback: str | None = None
+    at: str | None = None
+    exit_code: int | None = None
+    calls: Any = None
+    of_ranks: Any = None
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:
@@ -148,7 +168,7 @@ def rank_failure(
         last_lines=lines,
         **ending,
     )
-    return failure if error is None else _of_whom(job, failure, error.get("of_ranks"))
+    return failure if error is None else _of_whom(job, failure, error.of_ranks)
 
 
 def _of_whom(job: Job, failure: Failure, told: object) -> Failure:
@@ -158,7 +178,6 @@ def _of_whom(job: Job, failure: Failure, told: object) -> Failure:
     no rank is named.
     """
     ranks: tuple[int, ...] = ()
-    # The program may write into that file too.
     with contextlib.suppress(ValueError):
         ranks = decode(tuple[int, ...], told)
     found = {rank: node for rank in ranks if (node := _node_of(job, rank)) is not None}
@@ -232,28 +251,34 @@ def last_lines(job: Job, attempt: int, rank: int) -> tuple[str, ...]:
     return tuple(lines[-_LAST_LINES:])
 
 
-def _error(job: Job, attempt: int, rank: int, ended_s: float | None) -> dict[str, Any] | None:
+def _error(job: Job, attempt: int, rank: int, ended_s: float | None) -> _Error | None:
     # yoked.train's own says more than the exit status that the rank program saw.
     for path in (job.launch_dir(attempt) / f"error.{rank}.json", job.error_file(attempt, rank)):
-        with contextlib.suppress(OSError, ValueError):
-            error: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if ended_s is None or error["time_s"] <= ended_s:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            error: _Error = decode(_Error, json.loads(path.read_text(encoding="utf-8")))
+            if ended_s is None or error.time_s <= ended_s:
                 return error
     return None
 
 
-def _raised(error: dict[str, Any], death: RankExit | None) -> dict[str, Any]:
+def _raised(error: _Error, death: RankExit | None) -> dict[str, Any]:
     """Fields of a Failure. An error explains a signal: some programs abort once they raised."""
     return {
-        "kind": error["kind"],
-        "what": error["what"],
-        "fix": tuple(error.get("fix", ())),
-        "traceback": error.get("traceback"),
-        "at": error.get("at"),
-        "calls": calls_of(error.get("calls")),
-        "exit_code": death.exit_code if death else error.get("exit_code"),
-        "time_s": error["time_s"],
+        "kind": error.kind,
+        "what": _shortened(error.what),
+        "fix": error.fix,
+        "traceback": error.traceback and _shortened(error.traceback),
+        "at": error.at,
+        "calls": calls_of(error.calls),
+        "exit_code": death.exit_code if death else error.exit_code,
+        "time_s": error.time_s,
     }
+
+
+def _shortened(text: str) -> str:
+    """The beginning and the end of what is too long to be told: an error may print all its data."""
+    half = _MOST_CHARACTERS // 2
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]} […] {text[-half:]}"
 
 
 def calls_of(told: object) -> Calls | None:

@@ -287,7 +287,8 @@ def _status(end: SystemExit) -> int:
     if end.code is None:
         return 0
     if isinstance(end.code, int):
-        return end.code
+        # True is one, and is 1.
+        return int(end.code)
     sys.stderr.write(f"{end.code}\n")
     return 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.launch.bootstrap.jobs import made_up_job
 
+from yoked.channel.frames import encode_word
 from yoked.diagnosis.memory import MemoryTrend
 from yoked.launch.bootstrap.exit_report import (
     RankExit,
@@ -21,6 +22,8 @@ from yoked.launch.bootstrap.exit_report import (
     store_failure,
 )
 from yoked.launch.bootstrap.job import Job, Node
+from yoked.launch.bootstrap.notice import Notice
+from yoked.launch.bootstrap.outcome import Decision
 
 KILLED = RankExit(pid=7, exit_code=-9, time_s=20.0)
 FAILED = RankExit(pid=7, exit_code=1, time_s=20.0)
@@ -72,6 +75,42 @@ def test_an_error_of_no_other_rank_stays_with_who_raised_it(job: Job, told: obje
 
     assert failure is not None
     assert (failure.host, failure.rank, failure.pid) == ("beta", 2, FAILED.pid)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        "no",
+        {"rank": 2},
+        {"time_s": "now", "kind": "E", "what": "E"},
+        {"time_s": 10.0, "kind": 7, "what": "E"},
+        {"time_s": 10.0, "kind": "E", "what": None},
+        {"time_s": 10.0, "kind": "E", "what": "E", "fix": [1]},
+        {"time_s": 10.0, "kind": "E", "what": "E", "traceback": 3},
+    ],
+)
+def test_what_a_program_wrote_into_the_file_of_errors_hides_no_end(job: Job, told: object) -> None:
+    job.error_file(0, 2).write_text(json.dumps(told))
+
+    failure = rank_failure(job, 0, 2, FAILED, 30.0)
+
+    assert failure is not None
+    assert failure.what == "ended with exit status 1"
+
+
+def test_an_error_that_prints_all_its_data_is_told_in_short(job: Job) -> None:
+    what = f"ValueError: {'7, ' * 1_000_000}is no batch"
+    leave(job.error_file(0, 2), kind="ValueError", what=what, traceback=f"Traceback\n{what}")
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert failure.what.startswith("ValueError: 7, 7, ")
+    assert failure.what.endswith("7, is no batch")
+    # So much of it a controller takes (records/rules.py).
+    assert len(failure.what) < 200_000
+    encode_word(asdict(Notice(report=(failure,), decision=Decision(0, "failed", failure, False))))
 
 
 def test_a_kill_is_named_by_its_signal_and_place(job: Job, snapshot: SnapshotAssertion) -> None:

@@ -127,6 +127,7 @@ def test_a_module_sees_what_python_shows_it(rank: Rank, work: Path) -> None:
     ("code", "status", "words"),
     [
         ("raise SystemExit(7)", 7, "exit status 7"),
+        ("raise SystemExit(True)", 1, "exit status 1"),
         ("import sys; sys.exit('no data')", 1, "exit status 1"),
         ("raise SystemExit", 0, None),
         ("pass", 0, None),
