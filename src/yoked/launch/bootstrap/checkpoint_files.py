@@ -209,15 +209,22 @@ def _receive(each: Transfer, path: Path, group: dist.ProcessGroup | None) -> str
                     file.write(piece.numpy().tobytes())
                 except OSError as error:
                     problem = f"{part}: {error.strerror}"
-    if problem is not None:
-        part.unlink(missing_ok=True)
-        return problem
+        try:
+            if file is not None:
+                # What is left of it is written now, and may find no room either.
+                file.close()
+        except OSError as error:
+            problem = problem or f"{part}: {error.strerror}"
+    # Nothing is raised here: all ranks tell each other of their problems.
     try:
-        os.utime(part, ns=(each.time_ns, each.time_ns))
-        part.replace(path)
+        if problem is None:
+            os.utime(part, ns=(each.time_ns, each.time_ns))
+            part.replace(path)
+        else:
+            part.unlink(missing_ok=True)
     except OSError as error:
-        return f"{path}: {error.strerror}"
-    return None
+        problem = problem or f"{path}: {error.strerror}"
+    return problem
 
 
 def _pieces(size_bytes: int) -> list[int]:

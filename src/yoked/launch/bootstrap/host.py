@@ -320,9 +320,12 @@ def main(argv: list[str]) -> int:
         except Exception as problem:  # noqa: BLE001 - the person reads outcome.json, not this process
             outcome = _bug(job, problem)
             traceback.print_exception(problem)
-        write_exit(job, outcome)
-        notifier.ended(outcome)
-        notifier.close()
+        try:
+            write_exit(job, outcome)
+        finally:
+            # Where the disk is full, nothing else tells a person who is not looking.
+            notifier.ended(outcome)
+            notifier.close()
     return outcome.exit_code
 
 

@@ -139,7 +139,8 @@ def _set_base_dir(job: Job) -> None:
 
 def _can_write(folder: Path) -> bool:
     """Whether a folder, or the one that it would be made in, takes new files."""
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    # Path.exists raises where a home may not be entered.
+    there = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 

@@ -154,7 +154,9 @@ class LocalRanks:
         if not self._interrupted:
             self._interrupted = True
             for process in self._running.values():
-                process.send_signal(signal.SIGINT)
+                # Popen.send_signal would reap one that has died, before its group is ended.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, signal.SIGINT)
 
     def end(self) -> None:
         """Terminate all ranks, with what they started; what is left after GRACE_S is killed.

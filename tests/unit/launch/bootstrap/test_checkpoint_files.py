@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from yoked.launch.bootstrap import checkpoint_files
 from yoked.launch.bootstrap.checkpoint_files import Listing, Transfer, transfers
 
 A, B = ("0", "/work/ckpt"), ("1", "/work/ckpt")
@@ -39,3 +44,26 @@ def test_no_rank_names_a_file_elsewhere() -> None:
     names = ("../x.distcp", "/etc/x.metadata", "a/b.distcp", "train.py", "")
 
     assert transfers([Listing(A, dict.fromkeys(names, (1, 1))), Listing(B, {})]) == []
+
+
+def test_a_rank_that_cannot_keep_a_file_takes_all_of_it_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = Transfer(".metadata", 0, 1, 5, 90)
+    taken: list[int] = []
+    monkeypatch.setattr(
+        checkpoint_files.dist, "recv", lambda piece, **_: taken.append(piece.numel())
+    )
+    # What is small is written as the file is closed.
+    (tmp_path / "..metadata.part").symlink_to("/dev/full")
+    (tmp_path / "file").touch()
+
+    full = checkpoint_files._receive(sent, tmp_path / ".metadata", None)
+    no_folder = checkpoint_files._receive(sent, tmp_path / "file" / ".metadata", None)
+
+    assert taken == [90, 90]
+    assert full is not None
+    assert "No space left on device" in full
+    assert no_folder is not None
+    assert "File exists" in no_folder
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from yoked.launch.bootstrap import host
 from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp, RanksOver, StopAsked
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Node
-from yoked.launch.bootstrap.outcome import Decision, Failure
+from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome
 from yoked.launch.bootstrap.watch import Told
 
 STOPPED = Failure("alpha", 0, "stopped for 3 s", 1.0, rank=1, cause="rank-stopped", found=True)
@@ -192,3 +193,31 @@ def test_what_ranks_left_at_their_end_is_looked_at_before_the_run_ends(
     assert event == RanksOver(0, (), (0, 1))
     assert (watch.looks, watch.ended) == ([False, True], [True])
     assert cast(Any, of._notifier).warned == ["its ranks share nothing"]
+
+
+def test_who_is_not_looking_is_told_also_where_the_outcome_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = RunOutcome("failed", (Attempt(0, 1.0, 2.0, STOPPED),))
+    told: list[object] = []
+    notifier = SimpleNamespace(ended=told.append, close=lambda: told.append("closed"))
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    stand_ins: dict[str, object] = {
+        "Signals": lambda: None,
+        "read_job": lambda path: made_up_job(tmp_path),
+        "Notifier": lambda job: notifier,
+        "Orphans": lambda launch_id: None,
+        "kept_for_ranks": contextlib.nullcontext,
+        "HostProgram": lambda *_: SimpleNamespace(run=lambda: ended),
+        "write_exit": full,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(host, name, stand_in)
+
+    with pytest.raises(OSError, match="No space left"):
+        host.main(["job.json"])
+
+    assert told == [ended, "closed"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -146,3 +147,24 @@ def test_a_choice_is_told_once_and_by_rank_0(
     substitutions.log_substitution("did this", "of that")
 
     assert capsys.readouterr().err == "yoked: did this, because of that\n"
+
+
+def test_a_home_that_may_not_be_entered_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, stat = tmp_path / "home", os.stat
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+
+    def refuse(path: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(f"{home}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **more)
+
+    # Root may enter any.
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != home)
+
+    nanochat._set_base_dir(job(tmp_path / "state" / "jobs" / "r"))
+
+    assert os.environ["NANOCHAT_BASE_DIR"] == str(tmp_path / "state" / "nanochat")
