@@ -14,6 +14,7 @@ from yoked.channel.peer import Peer
 
 _RETRY_S = 0.1
 _KNOCK_S = 5.0
+_NO_ANSWER = "no answer"
 # Source: sslerr.h of OpenSSL: what it says before it sends anything, and a peer's alert.
 _OWN_SETTINGS = ("NO_PROTOCOLS_AVAILABLE", "NO_CIPHERS_AVAILABLE", "NO_CIPHER_MATCH")
 _PEER_SETTINGS = ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")
@@ -31,14 +32,16 @@ async def dial(
     Raises UnreachedError after patience_s.
     """
     until_s = time.monotonic() + patience_s
-    reason = "no answer"
+    reason = ""
     while (left_s := until_s - time.monotonic()) > 0:
         try:
             reader, writer = await asyncio.wait_for(
                 _connect(address, port, name, context, left_s), left_s
             )
         except TimeoutError:
-            reason = "no answer"
+            # The last attempt is cut short: what the one before it met is the reason.
+            if not reason or left_s > _KNOCK_S:
+                reason = _NO_ANSWER
         except ssl.SSLCertVerificationError as problem:
             reason = f"another program answered: {problem.verify_message}"
         except ssl.SSLError as problem:
@@ -49,7 +52,7 @@ async def dial(
         else:
             return Peer(0, reader, writer)
         await asyncio.sleep(_RETRY_S)
-    raise UnreachedError(reason)
+    raise UnreachedError(reason or _NO_ANSWER)
 
 
 def _refused(reason: str) -> str:

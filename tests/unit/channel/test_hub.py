@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.channel import dial as dial_module
 from yoked.channel import hub as hub_module
 from yoked.channel.carry import Ends
 from yoked.channel.credentials import make_credentials
@@ -312,3 +313,21 @@ def test_the_store_is_reached_through_the_connection_byte_for_byte(tmp_path: Pat
         await asyncio.gather(listening, return_exceptions=True)
 
     with_door(tmp_path, act)
+
+
+def test_an_attempt_that_is_cut_short_does_not_hide_why_those_before_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts = iter([ConnectionRefusedError(111, "refused")])
+
+    async def connect(*args: object) -> None:
+        for problem in attempts:
+            raise problem
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(dial_module, "_connect", connect)
+
+    with pytest.raises(UnreachedError, match=r"^Connection refused$"):
+        asyncio.run(dial("127.0.0.1", 1, "node-0", ssl.create_default_context(), 0.3))
+    with pytest.raises(UnreachedError, match=r"^no answer$"):
+        asyncio.run(dial("127.0.0.1", 1, "node-0", ssl.create_default_context(), 0.3))
