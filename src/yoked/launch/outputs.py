@@ -44,6 +44,7 @@ _UNFINISHED = ".yoked-unfinished-"
 _LONGEST, _LONGEST_PART = 1000, 200
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:-]{0,79}")
 _CHANGED = "changed while it came"
+_TOO_LONG = "its name is too long"
 
 
 @dataclass(frozen=True)
@@ -293,8 +294,8 @@ def _wanted(
     told = client.call("file_list", folder=remote, patterns=list(patterns))
     wanted: dict[str, _File] = {}
     refused: dict[str, str] = {}
+    # Each path, and each folder on the way to it, as it was spelt first.
     spelt: dict[str, str] = {}
-    # Each folder of a path, as the path to a file and as one to a folder.
     for name, size, changed_ns in sorted(told):
         # Matching takes longer for longer names, and a host may make them up.
         if len(name) <= _LONGEST and not any_matches(patterns, name):
@@ -320,10 +321,13 @@ def _wanted(
 def _flaw(name: str) -> str | None:
     """Why a file of this name does not come; None: it may."""
     parts = name.split("/")
-    if len(name) > _LONGEST or any(len(os.fsencode(part)) > _LONGEST_PART for part in parts):
-        return "its name is too long"
+    if len(name) > _LONGEST:
+        return _TOO_LONG
+    # What is printable has no halves of surrogate pairs, which no file system takes.
     if not name.isprintable() or "" in parts:
         return "its name is no plain one"
+    if any(len(os.fsencode(part)) > _LONGEST_PART for part in parts):
+        return _TOO_LONG
     if any(part.startswith(".") for part in parts):
         return "a part of its name begins with a dot"
     if parts[-1].casefold() == "head":

@@ -244,7 +244,7 @@ def platform_tags(base: Mapping[str, Any]) -> list[str]:
 
 def _tags(base: Mapping[str, Any]) -> Iterator[str]:
     machine = base["machine"]
-    if base["system"] == "Linux" and base["libc"] == "glibc":
+    if base["system"] == "Linux" and base["libc"] == "glibc" and base["libc_version"]:
         newest = int(base["libc_version"].split(".")[1])
         oldest = _OLDEST_GLIBC.get(machine, _OTHER_OLDEST_GLIBC)
         for minor in range(newest, oldest - 1, -1):
@@ -252,7 +252,7 @@ def _tags(base: Mapping[str, Any]) -> Iterator[str]:
             if minor in _LEGACY:
                 yield f"{_LEGACY[minor]}_{machine}"
         yield f"linux_{machine}"
-    elif base["system"] == "Darwin":
+    elif base["system"] == "Darwin" and base["mac_version"]:
         for major in range(int(base["mac_version"].split(".")[0]), _OLDEST_MAC - 1, -1):
             yield f"macosx_{major}_0_{machine}"
             yield f"macosx_{major}_0_universal2"

@@ -61,8 +61,9 @@ def _of_pattern(pattern: str) -> Rule:
 def _read_address(value: Any) -> str:
     _require(isinstance(value, str))
     plain, percent, scope = value.partition("%")
-    ip_address(plain)
-    _require(not percent or INTERFACE.fullmatch(scope))
+    # An address of IPv4 has no scope.
+    found = ip_address(plain)
+    _require(not percent or (found.version == 6 and INTERFACE.fullmatch(scope)))
     return str(value)
 
 

@@ -743,8 +743,11 @@ def test_wheels_fit_the_systems_c_library() -> None:
         "macosx_11_0_arm64",
         "macosx_11_0_universal2",
     ]
-    with raises_fault("wheels-unknown", system="Linux"):
-        platform_tags({**linux, "libc": ""})
+    for unknown in ({**linux, "libc": ""}, {**linux, "libc_version": ""}):
+        with raises_fault("wheels-unknown", system="Linux"):
+            platform_tags(unknown)
+    with raises_fault("wheels-unknown", system="Darwin"):
+        platform_tags({**mac, "mac_version": ""})
 
 
 DEBIAN = {

@@ -103,6 +103,7 @@ def test_what_matches_comes_from_all_hosts_and_nothing_else(
 STRANGE_NAMES = [
     *(".git/config", "out/.git/hooks/post-checkout", ".bashrc", "out/.x", "../x", "out/../../x"),
     *("/etc/x", "//etc/x", "./x", "out//x", "out/", "", "a\nb", "a\x1b[2Jb", "a\u202eb", "\udc80"),
+    "\ud800",
     *("a" * 201, "/".join("b" * 600), "bare/HEAD", "head", "out/."),
 ]
 
@@ -125,7 +126,7 @@ def test_a_strange_name_stays_where_it_is_and_that_is_said(tmp_path: Path, name:
 
 
 PARTS = st.sampled_from(
-    ["a", "A", "b", ".", "..", ".x", "HEAD", "", "\n", "\u0000", "\udc80", "c d"]
+    ["a", "A", "b", ".", "..", ".x", "HEAD", "", "\n", "\u0000", "\udc80", "\ud800", "c d"]
 )
 LISTED = st.lists(
     st.tuples(

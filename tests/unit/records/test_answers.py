@@ -95,3 +95,14 @@ def test_the_agents_own_answers_have_their_shapes(tmp_path: Path) -> None:
     assert all(answer is not None for answer in answers)
     assert content == b"a"
     assert dialled[0]["answered_by"] == "here"
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1%eth0", "fe80::1%a b", "fe80::1%", "10.0.0"])
+def test_an_address_that_nobody_can_read_is_left_out(address: str) -> None:
+    place = {"address": address, "port": 80, "pid": 7, "command": "x"}
+    odd: list[str] = []
+
+    told = understood("job_listeners", {"r": [place, {**place, "address": "fe80::1%eth0"}]}, odd)
+
+    assert [each["address"] for each in told["r"]] == ["fe80::1%eth0"]
+    assert odd
