@@ -31,7 +31,7 @@ from yoked.launch.attach import JobEnd, View
 from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
 from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
-from yoked.launch.registry import collect
+from yoked.launch.registry import collect, job_name
 from yoked.launch.start import Home, JobRequest, NodePlan, OnFault, plan_nodes, start_job
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
@@ -51,8 +51,6 @@ _SAID = (
     "its ranks are told to end; Ctrl-C again kills them",
     "its ranks are killed",
 )
-# A number behind it must find room in the name of a job.
-_LONGEST_NAME = 70
 # A start has its agent answer and its folders made: a second or two.
 _START_WITHIN_S = 60.0
 
@@ -125,7 +123,8 @@ def run_here(
             _require_idle(run)
             if run.is_new and run.run_dir is not None:
                 require_new(run.run_dir)
-            job = _job_name(run.run)
+            # A run in another folder may have the same name.
+            job = job_name(run.run, lambda name: (jobs_root() / name).exists())
             _start(run, job, nodes, lambda: stopping.started(job, client))
         if detach:
             return None
@@ -185,18 +184,6 @@ def _start(run: LocalRun, job: str, nodes: list[NodePlan], started: Callable[[],
     start_job(request, nodes, lambda _: None, approve=lambda _: started())
 
 
-def _job_name(run: str) -> str:
-    """A name that no job has: the run's, with a number where that had a start already.
-
-    It names the folder of the job. A run in another folder may have the same name.
-    """
-    stem = run[:_LONGEST_NAME]
-    name, number = stem, 2
-    while (jobs_root() / name).exists():
-        name, number = f"{stem}.{number}", number + 1
-    return name
-
-
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
     """While a run is looked up and started, no other one is, by this user on this machine."""
@@ -205,10 +192,11 @@ def one_at_a_time() -> Iterator[None]:
         private_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as problem:
+        folder = shlex.quote(str(nearest_folder(path.parent)))
         raise JobError(
             f"{path.parent} cannot be written: {problem.strerror}",
             fix=(
-                f"ls -ld {nearest_folder(path.parent)}    there shows whose it is",
+                f"ls -ld {folder}    there shows whose it is",
                 "export YOKED_STATE=FOLDER    puts yoked's state there",
             ),
         ) from problem

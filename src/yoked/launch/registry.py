@@ -7,7 +7,7 @@ reaches them knows the same.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -25,6 +25,9 @@ from yoked.units import listed
 
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
+
+# A number behind it must find room in the name of a job.
+_LONGEST_NAME = 70
 
 
 @dataclass(frozen=True)
@@ -323,6 +326,18 @@ def join(told: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Record]:
                 found.setdefault((job["run"], job["launch_id"]), {})[host] = job
     records = [Record(run, launch_id, hosts) for (run, launch_id), hosts in found.items()]
     return sorted(records, key=lambda record: record.started_s, reverse=True)
+
+
+def job_name(run: str, is_taken: Callable[[str], bool]) -> str:
+    """A name that no job has: the run's, with a number where that had a start already.
+
+    It names the folder of the job on each host.
+    """
+    stem = run[:_LONGEST_NAME]
+    name, number = stem, 2
+    while is_taken(name):
+        name, number = f"{stem}.{number}", number + 1
+    return name
 
 
 def newest_starts(records: Iterable[Record]) -> list[Record]:

@@ -21,7 +21,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts, reconnecting
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
-from yoked.launch.registry import Record, newest_training
+from yoked.launch.registry import Record, job_name, newest_training
 from yoked.launch.start import JobRequest, NodePlan, OnFault
 from yoked.remote.client import host_wrote
 from yoked.runs import mark_copy, require_new
@@ -256,12 +256,8 @@ def _job_name(config: TrainConfig, records: list[Record]) -> str:
     assert config.run is not None
     if not (config.goes_on or config.dry_run):
         return config.run
-    stem = "dry-run" if config.dry_run else config.run
     taken = {record.run for record in records}
-    name, number = stem, 2
-    while name in taken:
-        name, number = f"{stem}.{number}", number + 1
-    return name
+    return job_name("dry-run" if config.dry_run else config.run, taken.__contains__)
 
 
 def _mirror(

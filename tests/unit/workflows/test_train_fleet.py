@@ -16,6 +16,7 @@ from tests.unit.agent.job_acts import launch, no_job_left
 from yoked.cli.commands import train
 from yoked.cli.flags import JobFlags, check_run_name
 from yoked.cli.output import Output
+from yoked.core.names import RUN_NAME
 from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd
@@ -260,6 +261,17 @@ def test_a_resumed_run_is_a_job_of_its_own_and_a_dry_run_none_of_the_runs(
     config = TrainConfig(run="night", **more)
 
     assert train_fleet._job_name(config, [record(run) for run in there]) == name
+
+
+def test_a_run_of_the_longest_name_is_resumed_again_and_again() -> None:
+    config = TrainConfig(run="n" * 80, resume=True)
+    records = [record("n" * 80)]
+
+    for _ in range(3):
+        records.append(record(train_fleet._job_name(config, records)))
+
+    assert len({each.run for each in records}) == 4
+    assert all(RUN_NAME.fullmatch(each.run) for each in records)
 
 
 @pytest.mark.parametrize("resume", [True, False])
