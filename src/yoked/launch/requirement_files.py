@@ -54,11 +54,13 @@ def _lines(path: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
     if path.resolve() in above:
         raise UsageError(f"{path} names itself by -r", fix="leave that line out")
     whole = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
         whole += _without_comment(line)
         if whole.endswith("\\"):
             whole = whole[:-1] + " "
-            continue
+            if number < len(lines):
+                continue
         wanted, whole = whole.strip(), ""
         option, _, value = wanted.replace("=", " ", 1).partition(" ")
         if option in _NESTED:

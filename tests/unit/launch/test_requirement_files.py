@@ -24,7 +24,7 @@ def test_names_and_versions_are_taken_in_their_order_and_once(tmp_path: Path) ->
         tmp_path,
         "# what it needs\n\npeft>=0.14  # adapters\ntransformers[sentencepiece]\\\n  ~=4.50\n"
         "-r more.txt\ntorch>=2.4\nwinonly; sys_platform == 'win32'\n"
-        "mostly; sys_platform != 'win32'\n",
+        "mostly; sys_platform != 'win32'\nlast\\\n",
     )
 
     found = read_requirements(file, PINNED)
@@ -35,6 +35,7 @@ def test_names_and_versions_are_taken_in_their_order_and_once(tmp_path: Path) ->
         "trl",
         "torch>=2.4",
         "mostly",
+        "last",
     )
 
 
