@@ -18,7 +18,7 @@ from yoked.launch.launching import Launch, drawing, saying
 from yoked.launch.registry import Record, ask_state, headline, joined, warning_lines
 from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
-from yoked.remote.client import AgentClient, Part
+from yoked.remote.client import AgentClient, Part, RemoteBug
 from yoked.remote.connect import Connections
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 
@@ -279,7 +279,7 @@ class _Viewer:
         path = f"{self.record.hosts[host]['folder']}/errors/{self._attempt}/{LIVE_NAME}"
         content = b""
         # The connection may be cut; it comes back, or the output tells.
-        with contextlib.suppress(YokedError):
+        with contextlib.suppress(YokedError, RemoteBug):
             for part in client.stream("file_read", timeout_s=_STATUS_S, path=path):
                 content += part.data[: _LIVE_BYTES - len(content)]
         if (line := LiveText.decode(content)) is not None:
@@ -369,7 +369,11 @@ class _Viewer:
 
     def _others_are_done(self, host: str) -> bool:
         """Whether some other host of the run says that it is over."""
-        told, failures = self._ask()
+        try:
+            told, failures = self._ask()
+        except RemoteBug:
+            # Of one of them: the others may tell the next time.
+            return False
         for name, problem in failures.items():
             if name != host and isinstance(problem, HostError):
                 self._renew(name)

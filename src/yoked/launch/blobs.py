@@ -6,6 +6,7 @@ attempt ended.
 
 from __future__ import annotations
 
+import shlex
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -158,5 +159,5 @@ def unreadable(path: Path, problem: OSError) -> UsageError:
     """The error of a file here that cannot be read."""
     return UsageError(
         f"{path} cannot be read: {problem.strerror or problem}",
-        fix=f"ls -l {path}; what need not travel can be named in .gitignore",
+        fix=f"ls -l {shlex.quote(str(path))}; what need not travel can be named in .gitignore",
     )

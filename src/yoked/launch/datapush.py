@@ -5,6 +5,7 @@ A data set's folder is named by what it is made of, so its name says whether a h
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -142,7 +143,10 @@ def _read_manifest(folder: Path) -> Mapping[str, Any]:
     if manifest is None:
         raise DataError(
             f"{folder} holds no prepared data: {MANIFEST} is missing, or is no JSON object",
-            fix=(f"yoked data prepare {folder}", "yoked data list    shows what is there"),
+            fix=(
+                f"yoked data prepare {shlex.quote(str(folder))}",
+                "yoked data list    shows what is there",
+            ),
         )
     return manifest
 

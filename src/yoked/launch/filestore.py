@@ -155,7 +155,9 @@ def _show(job: Job, view: View, over: threading.Event) -> None:
         for stream, offset in offsets.items():
             path = job.log_file(0, 0, "out" if stream == "out" else "err")
             if path.exists() and path.stat().st_size > offset:
-                data = path.read_bytes()[offset:]
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    data = file.read()
                 offsets[stream] += len(data)
                 view.rank_output(stream, data.decode(errors="replace"))
         if view.live is not None:

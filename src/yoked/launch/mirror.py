@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def mirror_run(
         note(tell_refused(client.host, refused))
     for name in sorted(digests):
         if name in taken:
-            raise CheckpointError(f"{here / name}: {TAKEN}", fix=f"ls -l {here}; move it away")
+            look = f"ls -l {shlex.quote(str(here))}; move it away"
+            raise CheckpointError(f"{here / name}: {TAKEN}", fix=look)
         if name not in listing.files:
             raise CheckpointError(f"{remote}/{name} was removed meanwhile.", fix=_ONCE_MORE)
     todo = [
@@ -144,7 +146,7 @@ def require_same_run(client: AgentClient, remote: str, here: Path) -> None:
     if begun.endswith(b"\n") and there and not there.startswith(begun):
         raise UsageError(
             f"{here} is another run of that name than the one on the hosts",
-            fix=f"move it away: mv {here} {here}.other",
+            fix=f"move it away: mv {shlex.quote(str(here))} {shlex.quote(str(here))}.other",
         )
 
 

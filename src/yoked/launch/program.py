@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def _script(named: str, folder: Path) -> str:
     if not below.is_relative_to(folder.resolve()):
         raise UsageError(
             f"{path} lies outside of {folder}, the folder that is sent to the hosts",
-            fix=f"cd {below.parent}    and start it from there",
+            fix=f"cd {shlex.quote(str(below.parent))}    and start it from there",
         )
     _check_syntax(path)
     return below.relative_to(folder.resolve()).as_posix()

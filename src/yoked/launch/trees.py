@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
+from shlex import quote
 
 import yoked
 from yoked.agent.folders import FILE, LINK, PROGRAM, entries_digest, pack_entries
@@ -123,7 +124,7 @@ class Tree:
         walk = (each for each in ignored(Folder(folder.absolute())) if isinstance(each, Found))
         found = _sorted(islice(walk, MOST_DATA_FILES + 1))
         if not found:
-            raise UsageError(f"there is no file in {folder}", fix=f"ls -la {folder}")
+            raise UsageError(f"there is no file in {folder}", fix=f"ls -la {quote(str(folder))}")
         if len(found) > MOST_DATA_FILES:
             raise UsageError(
                 f"{folder} has more than {MOST_DATA_FILES:,} files",

@@ -170,6 +170,17 @@ def test_a_file_is_written_and_the_next_command_named(
     assert (empty_folder / "run.yaml.old").read_text() == "text\n"
 
 
+def test_a_file_with_a_blank_in_its_name_is_one_word_of_the_next_command(
+    empty_folder: Path,
+) -> None:
+    stdout = io.StringIO()
+    flags = ManifestFlags(scheduler="slurm", output=Path("my run.sh"))
+
+    report(flags, Manifest("sbatch", "text\n"), Output(json_mode=False, stdout=stdout))
+
+    assert "next: sbatch 'my run.sh'\n" in stdout.getvalue()
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_a_file_that_holds_a_secret_is_its_owners_alone(empty_folder: Path, there: bool) -> None:
     file = empty_folder / "run.yaml"

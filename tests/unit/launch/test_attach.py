@@ -33,7 +33,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.registry import collect, pick
 from yoked.liveline import LiveText
 from yoked.paths import LIVE_NAME
-from yoked.remote.client import AgentClient
+from yoked.remote.client import AgentClient, RemoteBug
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 from yoked.remote.transport import connect_here
 
@@ -358,3 +358,19 @@ def test_a_host_that_is_cut_off_is_waited_for_by_name(agent: AgentClient, root: 
 
     assert cut == LiveText.of("waiting for attic")
     assert viewer.live_line() != cut
+
+
+def test_a_bug_of_an_agent_ends_neither_the_line_nor_the_wait_for_another_host(
+    agent: AgentClient, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(agent, root, SLEEPER)
+    viewer = attach._Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
+
+    def broken(*args: Any, **more: Any) -> Any:
+        raise RemoteBug("on attic: OSError(5, 'Input/output error')")
+
+    monkeypatch.setattr(agent, "stream", broken)
+    monkeypatch.setattr(agent, "call", broken)
+
+    assert viewer.live_line() == viewer.launch.line
+    assert not viewer._others_are_done("beta")

@@ -299,7 +299,7 @@ def test_a_json_file_that_is_missing_is_none(agent: AgentClient, there: Path) ->
 def test_a_run_is_not_brought_into_the_folder_of_another(
     agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    here = tmp_path / "here"
+    here = tmp_path / "my runs"
     here.mkdir()
     (there / "events.jsonl").write_text('{"time_s": 2, "event": "start"}\n')
     (here / "events.jsonl").write_text('{"time_s": 1, "event": "start"}\n')

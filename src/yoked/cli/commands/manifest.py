@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def report(flags: ManifestFlags, made: Manifest, output: Output) -> int:
     output.result(
         {"for": flags.scheduler, "kind": made.kind, "text": made.text, "files": files},
         verdict=f"written: {file}",
-        next_commands=[f"{starts} {file}"],
+        next_commands=[f"{starts} {shlex.quote(str(file))}"],
     )
     return 0
 
