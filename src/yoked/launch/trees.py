@@ -233,9 +233,10 @@ def push_tree(client: AgentClient, tree: Tree, progress: Progress | None = None)
 
 
 def _entry(found: Found) -> TreeEntry:
-    if found.is_link:
-        return TreeEntry(found.name, LINK, str(found.path.readlink()), 0, found.path)
+    # An editor's lock, which is a link, or its copy may go meanwhile.
     try:
+        if found.is_link:
+            return TreeEntry(found.name, LINK, str(found.path.readlink()), 0, found.path)
         status = found.path.stat()
         kind = PROGRAM if status.st_mode & stat.S_IXUSR else FILE
         content = sha256_of(found.path)

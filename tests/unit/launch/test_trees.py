@@ -608,3 +608,10 @@ def test_a_folder_on_another_disk_is_named_and_not_walked(
     )
     # Whoever names something there has it looked for.
     assert "data/rows" in {entry.path for entry in Tree.scan(program, include=["rows"]).entries}
+
+
+def test_a_link_that_goes_while_the_folder_is_read_is_named(tmp_path: Path) -> None:
+    lock = tmp_path / ".#train.py"
+
+    with pytest.raises(UsageError, match=r"\.#train\.py cannot be read: No such file"):
+        trees._entry(walk.Found(lock.name, lock, is_link=True))
