@@ -7,6 +7,7 @@ it is foreign text.
 from __future__ import annotations
 
 import json
+import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,7 +67,9 @@ class LiveText:
             LivePart(text[:_LONGEST_PART], importance, short[:_LONGEST_PART])
             for text, importance, short in told[0][:_MOST_PARTS]
         ]
-        done = None if told[1] is None else min(max(told[1], 0.0), 1.0)
+        # Python's JSON has NaN, of which no bar can be drawn.
+        is_known = told[1] is not None and math.isfinite(told[1])
+        done = min(max(told[1], 0.0), 1.0) if is_known else None
         return cls(tuple(parts), done, told[2])
 
     def fit(self, cells: int, *, age_s: float = 0.0, encoding: str = "utf-8") -> str:

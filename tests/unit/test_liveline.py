@@ -94,6 +94,13 @@ def test_a_file_of_endless_parts_is_shown_in_part() -> None:
     assert (len(line.parts), len(line.parts[0].text), line.done) == (20, 200, 1.0)
 
 
+def test_a_line_that_is_done_by_no_number_has_no_bar() -> None:
+    line = LiveText.decode(b'[[["step 3", 1, ""]], NaN, NaN]')
+
+    assert line is not None
+    assert line.fit(60) == "step 3"
+
+
 @pytest.mark.parametrize(("age_s", "end"), [(3.0, ""), (4.5, "  (4 s)"), (75.0, "  (1 min 15 s)")])
 def test_a_line_that_stays_longer_than_expected_says_so(age_s: float, end: str) -> None:
     line = LiveText((LivePart("step 3/60", 0),), every_s=2.0)
