@@ -143,6 +143,9 @@ class Fault:
         try:
             report = json.loads(out)
         except ValueError:
+            report = {}
+        # A doctor that could not begin says why.
+        if "findings" not in report:
             return {**row, "said": (out + err).strip()[-1500:]}
         findings = [
             {
