@@ -55,6 +55,11 @@ _TELLING = re.compile(
 _MOST_TELLING = 4
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """A text of at most so many characters; one that is cut ends with three dots."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def telling(said: str) -> str:
     """The lines that tell why a program ended, as one; empty: it said nothing.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from yoked.doctor.causes import findings_of
 from yoked.records.examination import (
     Dial,
     Examination,
@@ -30,6 +31,18 @@ GATEWAY = "192.168.1.1"
 PYTHON = "/home/ada/.local/share/yoked/envs/abc/bin/python"
 PORTS = (40_001, 50_002)
 RENDEZVOUS = 29_500
+# Two of the three, whose link is at stake where one is.
+PAIR = ("attic", "garage")
+ATTIC, GARAGE = ADDRESS["attic"], ADDRESS["garage"]
+# How the first chain of a ruleset of nft begins.
+INPUT = "type filter hook input priority filter; policy accept;"
+
+
+def only(seen: Examination) -> Finding:
+    """The one finding of an examination."""
+    found = findings_of(seen)
+    assert len(found) == 1, [(each.check, each.hosts, each.saw) for each in found]
+    return found[0]
 
 
 def interface(name: str, address: str, prefix: int, kind: str = "physical") -> dict[str, Any]:

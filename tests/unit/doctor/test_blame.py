@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from tests.unit.doctor.builders import (
-    ADDRESS,
+    ATTIC,
+    GARAGE,
+    INPUT,
     MAC,
     OFF,
+    PAIR,
     PORTS,
     broken,
     change,
@@ -18,17 +21,14 @@ from tests.unit.doctor.builders import (
     home,
     interface,
     lines,
+    only,
     told,
 )
 from tests.unit.doctor.troubles import readdressed
 
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.bursts import crawls
-from yoked.records.examination import Examination, Finding, World
-
-PAIR = ("attic", "garage")
-ATTIC, GARAGE = ADDRESS["attic"], ADDRESS["garage"]
-INPUT = "type filter hook input priority filter; policy accept;"
+from yoked.records.examination import Examination, World
 
 
 def rules(*body: str, base: str = INPUT, family: str = "inet", name: str = "mine") -> list[str]:
@@ -55,12 +55,6 @@ def both_silent() -> Examination:
     """Neither connects: what garage begins never comes, and its answers to attic come nowhere."""
     seen = silent("garage", "attic", arrived=False)
     return silent("attic", "garage", seen, arrived=True)
-
-
-def only(seen: Examination) -> Finding:
-    found = findings_of(seen)
-    assert len(found) == 1, [(each.check, each.hosts, each.saw) for each in found]
-    return found[0]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from tests.unit.doctor.builders import (
-    ADDRESS,
+    ATTIC,
+    GARAGE,
+    INPUT,
+    PAIR,
     PORTS,
     broken,
     change,
@@ -15,24 +18,16 @@ from tests.unit.doctor.builders import (
     firewall,
     home,
     lines,
+    only,
     told,
 )
 from tests.unit.doctor.troubles import filtered, lease, looked_again, rested, windowed
 
 from yoked.doctor.causes import findings_of
-from yoked.records.examination import Examination, Finding, World
+from yoked.records.examination import Examination, World
 
-PAIR = ("attic", "garage")
-ATTIC, GARAGE = ADDRESS["attic"], ADDRESS["garage"]
 FAST, SLOW = "out: tbf rate 1Gbit burst 100Kb lat 10ms", "out: tbf rate 2Mbit burst 8Kb lat 200ms"
 LOOP = {"pid": 77, "command": "guardd /run/guardd", "words": "ss -K dst 192.168.1.11"}
-INPUT = "type filter hook input priority filter; policy accept;"
-
-
-def only(seen: Examination) -> Finding:
-    found = findings_of(seen)
-    assert len(found) == 1, [(each.check, each.hosts, each.saw) for each in found]
-    return found[0]
 
 
 def queued(seen: Examination, **devices: list[str]) -> Examination:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.doctor.builders import INPUT
 
 from yoked.doctor.iptables_save import as_ruleset
 from yoked.doctor.packets import Packet
@@ -16,7 +17,6 @@ LEAVES = Packet(OWN, PEER, HIGH, (40_213, 40_213), "eth0")
 ITSELF = Packet("127.0.0.1", "127.0.0.1", (1024, 65_535), (1024, 65_535), "lo")
 SIX = Packet("fd00::2", "fd00::1", HIGH, (40_213, 40_213), "eth0")
 
-INPUT = "type filter hook input priority filter; policy accept;"
 CLOSED = INPUT.replace("accept", "drop")
 OUTPUT = INPUT.replace("input", "output")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from yoked.agent.settings import SETTINGS
 from yoked.agent.virtual import WSL_CREATOR
 from yoked.doctor import firewalls
 from yoked.doctor.check import Match, check
@@ -34,7 +35,8 @@ _FIX = (
 )
 _NONE = "; none of its rules does it: `tc -s qdisc` there shows what else drops"
 # How long the kernel knows a connection on which nothing comes; and what asks for that.
-_KEPT, _USUAL_S = "net/netfilter/nf_conntrack_tcp_timeout_established", 432_000
+_KEPT = "net/netfilter/nf_conntrack_tcp_timeout_established"
+_USUAL_KEPT = next(each.usual for each in SETTINGS if each.name == _KEPT)
 _OF_CONNECTIONS = re.compile(r"\bct (state|status)\b|\bctstate\b|-m (state|conntrack)\b")
 _UNREAD = "; only root reads its rules: `sudo nft list ruleset` there, or `yoked doctor --sudo`"
 
@@ -370,7 +372,7 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
         if kept.isdigit() and asks:
             yield Match(
                 host.name,
-                sysctl(host.name, _KEPT, _USUAL_S, was=kept),
+                sysctl(host.name, _KEPT, _USUAL_KEPT, was=kept),
                 how="forgets",
                 severity="warning" if rules is None else "error",
                 count=0,

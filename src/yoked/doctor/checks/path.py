@@ -21,7 +21,7 @@ from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import plain_route
 from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Dial, Examination, Fix, HostSeen
-from yoked.text import one_line
+from yoked.text import one_line, shortened
 from yoked.units import listed
 
 # What was measured: data comes slowly; full-size packets do not come; a transfer stops; packets are
@@ -47,9 +47,10 @@ _OF_FILTER = re.compile(r"^(action|police|bpf|filter)\b|\bdirect-action\b|\bbpf\
 _SHAPERS = frozenset({"tbf", "htb", "hfsc", "cbq", "netem", "bfifo", "pfifo"})
 _KILO: Mapping[str, float] = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 # Rules that can do it, among those that a packet may meet.
+_COUNT_BYTES = r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b"
 _RULES = {
-    "slow": re.compile(r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b"),
-    "stalls": re.compile(r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b|\bconnbytes\b"),
+    "slow": re.compile(_COUNT_BYTES),
+    "stalls": re.compile(rf"{_COUNT_BYTES}|\bconnbytes\b"),
     "large": re.compile(r"\blength\b"),
 }
 # What a program may change again and again, by what comes of it.
@@ -57,7 +58,6 @@ _LOOPS: Mapping[str, frozenset[str]] = {
     "breaks": frozenset({"connections", "links", "addresses", "routes", "rules"}),
     "slow": frozenset({"queues", "settings"}),
 }
-_COMMAND_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -177,25 +177,13 @@ def _queues(
 def _queue(host: HostSeen, name: str, side: Side, line: str, through: str) -> Oddity:
     if side == "in":
         where = f"what comes in at {name}" + (f" and goes through {through}" if through else "")
-        away = by_hand(
-            host.name,
-            "`tc qdisc del dev {it} ingress || tc qdisc del dev {it} clsact` takes it away, if "
-            "nobody needs it",
-            it=name,
-        )
-    elif _OF_FILTER.search(line) and not _RATE.search(line):
-        where = f"what {name} sends"
-        away = by_hand(
-            host.name,
-            "`tc qdisc del dev {it} clsact || tc qdisc del dev {it} root` takes it away, if nobody "
-            "needs it",
-            it=name,
-        )
+        places = ["ingress", "clsact"]
     else:
         where = f"what {name} sends"
-        away = by_hand(
-            host.name, "`tc qdisc del dev {it} root` takes it away, if nobody needs it", it=name
-        )
+        is_filter = _OF_FILTER.search(line) and not _RATE.search(line)
+        places = ["clsact", "root"] if is_filter else ["root"]
+    lines = " || ".join(f"tc qdisc del dev {{it}} {place}" for place in places)
+    away = by_hand(host.name, f"`{lines}` takes it away, if nobody needs it", it=name)
     return Oddity("queue", host.name, f"`{one_line(line)}` for {where}", (away,))
 
 
@@ -303,15 +291,11 @@ def _loops(host: HostSeen, changes: frozenset[str]) -> Iterator[Oddity]:
     for loop in part(host, "writers", "loops") or ():
         if not changes & {*loop["changes"]}:
             continue
-        command, words = one_line(loop["command"]), one_line(loop["words"])
-        shown = [
-            each if len(each) <= _COMMAND_CHARACTERS else f"{each[: _COMMAND_CHARACTERS - 3]}..."
-            for each in (command, words)
-        ]
+        command, words = (shortened(one_line(loop[each])) for each in ("command", "words"))
         yield Oddity(
             "program",
             host.name,
-            f"the program `{shown[0]}` (process {loop['pid']}), which runs `{shown[1]}`",
+            f"the program `{command}` (process {loop['pid']}), which runs `{words}`",
             (
                 by_hand(
                     host.name,

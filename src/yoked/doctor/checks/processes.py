@@ -11,7 +11,7 @@ from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.system import end_processes
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import Line, joined
-from yoked.text import one_line
+from yoked.text import one_line, shortened
 from yoked.units import listed, plural
 
 # Less than this of the cores is what a desktop always does.
@@ -22,8 +22,7 @@ _ALL_SMALL_CORES = 0.7
 
 
 def _command(process: Mapping[str, Any]) -> str:
-    words = one_line(str(process.get("command") or "a program"))
-    return words if len(words) <= 60 else f"{words[:57]}..."
+    return shortened(one_line(str(process.get("command") or "a program")))
 
 
 def notable_cores(busy: Sequence[Mapping[str, Any]], have: float) -> float:
