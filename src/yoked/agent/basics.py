@@ -29,7 +29,7 @@ _READ = ("/proc/self/status", "/proc/meminfo", "/proc/cpuinfo")
 
 
 def probe_basics() -> dict[str, str]:
-    """By what does not work, why: devices, /bin/sh, /proc and /sys. None of it is changed."""
+    """{what does not work: why}, of devices, /bin/sh, /proc and /sys. Nothing is changed."""
     if not sys.platform.startswith("linux"):
         return {}
     tries: dict[str, Callable[[], str | None]] = {

@@ -1,4 +1,4 @@
-"""What shapes or drops packets at a network card: queues that a person chose, and filters.
+"""Queues and filters that a person set at a network card, which shape or drop packets.
 
 The kernel's own queues are known without a program; only where another one is there is tc(8) asked.
 """
@@ -73,6 +73,6 @@ def queue_lines(said: str) -> Mapping[str, list[str]]:
 
 
 def filter_lines(said: str) -> list[str]:
-    """What the filters of `tc filter show` do, each once."""
+    """What each filter does, of what `tc filter show` says; filters that do the same once."""
     lines = (" ".join(line.split()) for line in said.splitlines())
     return list(dict.fromkeys(found[1] for line in lines if (found := _DOES.search(line))))

@@ -79,7 +79,7 @@ def probe_settings(root: Path = _ROOT) -> dict[str, str] | None:
 
 
 def is_odd(setting: Setting, value: str) -> bool:
-    """Whether a value is out of the bounds of a setting; what is no number is not."""
+    """Whether a setting's value is out of its bounds. A value that is no number is not."""
     last = value.rpartition(" ")[2]
     if not last.isdigit():
         return False

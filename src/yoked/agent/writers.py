@@ -76,7 +76,7 @@ def _network(process: Path) -> str:
 
 
 def _loop(process: Path) -> dict[str, Any] | None:
-    """What a script does to the network again and again; None: nothing that is known."""
+    """A script that goes on changing the network; None: it is none, or cannot be read."""
     try:
         words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:

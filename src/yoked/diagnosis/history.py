@@ -228,7 +228,7 @@ class RunHistory:
                 self.ranks[ended.rank].learning = ended.learning
 
     def _of_run(self, node: int, vitals: Vitals) -> Vitals:
-        """What a host tells of its own ranks, and of its links to other hosts of the run."""
+        """Vitals of the host's own ranks, and of its links to other hosts of the run, alone."""
         own, others = self.hosts[node].place.ranks, set(range(len(self.hosts))) - {node}
         return replace(
             vitals,

@@ -183,7 +183,7 @@ def _in_other_order(seen: Examination) -> Iterator[Match]:
 
 
 def _in_other_modules(seen: Examination) -> Iterator[Match]:
-    """What a program here imports, from elsewhere than its folder, and hosts have otherwise."""
+    """Modules that a program here imports, from elsewhere, and of which hosts have others."""
     for name in at(seen.controller, "modules") or ():
         told = {
             host.name: found[name]
@@ -213,7 +213,7 @@ def _in_other_modules(seen: Examination) -> Iterator[Match]:
 
 
 def _kind(module: Mapping[str, Any] | None) -> str | None:
-    """What is the same for equal modules, also for those that are missing; None: nothing tells."""
+    """By what equal modules are known: digest, version, or "missing"; None: by nothing."""
     if module is None:
         return "missing"
     return module.get("digest") or module.get("version")

@@ -224,7 +224,7 @@ def _how_it_ended(seen: Examination, dial: Dial) -> str:
 
 
 def _cause_of_end(seen: Examination, dial: Dial, how: str) -> Cause:
-    """What ended it; where nothing unusual is there, the host whose kernel was told to."""
+    """The cause of its end. Without anything unusual: the host whose kernel was told to end it."""
     cause = cause_of(seen, dial, _SYMPTOMS[how])
     enders = {each.source for each in seen.dials if broke(each) and each.error == ABORTED}
     if how != "breaks" or cause.host or len(enders) != 1:
