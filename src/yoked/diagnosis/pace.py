@@ -8,11 +8,20 @@ disk. Source: Documentation/scheduler/sched-stats.rst (schedstat).
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
 from yoked.diagnosis.activity import activity_of
-from yoked.diagnosis.history import LinkPace, Pace, RankHistory, RankPace, RunHistory, Step
+from yoked.diagnosis.history import (
+    HostHistory,
+    LinkPace,
+    Pace,
+    RankHistory,
+    RankPace,
+    RunHistory,
+    Step,
+)
 from yoked.diagnosis.vitals import LinkVitals, Machine, Vitals
 
 # The newest steps: those of so many seconds, and at least so many.
@@ -21,6 +30,7 @@ _NOW_S, _NOW_STEPS = 2.0, 5
 _LEARN_S, _LEARN_STEPS, _FIRST_STEPS = 20.0, 6, 2
 # Links are looked at for so long, and for so many steps.
 _LINK_S, _LINK_STEPS = 3.0, 4.0
+_LOOKS = 3
 # A step takes so many times the usual one before anybody is told.
 SLOWER = 1.3
 # The steps themselves are longer where each rank computes so much of what they take longer.
@@ -40,7 +50,9 @@ def learn(history: RunHistory, now: Pace) -> None:
     until_s = _known_until_s(history)
     before = [_before_now(rank, until_s) for rank in history.ranks.values()]
     if min((len(steps) for steps in before), default=0) >= _LEARN_STEPS:
-        history.usual = _pace(history, before, _LEARN_S)
+        # A link that is slow now is known by the next step alone, and not to be taken for usual.
+        known_s = max(steps[-1].ended_s for steps in before)
+        history.usual = _pace(history, before, _LEARN_S, known_s)
 
 
 def learn_longer(history: RunHistory, now: Pace) -> None:
@@ -147,22 +159,27 @@ def _before_now(rank: RankHistory, until_s: float) -> list[Step]:
     return lately if len(lately) >= _LEARN_STEPS else steps[-_LEARN_STEPS:]
 
 
-def _pace(history: RunHistory, by_rank: Sequence[Sequence[Step]], span_s: float) -> Pace:
-    """Of these steps of each rank, and of what else was seen in the last seconds."""
+def _pace(
+    history: RunHistory, by_rank: Sequence[Sequence[Step]], span_s: float, until_s: float = math.inf
+) -> Pace:
+    """Of these steps of each rank, and of what else was seen in the last seconds.
+
+    until_s: what was seen after it is left out, where enough was seen before it.
+    """
     ranks: dict[int, RankPace] = {}
     links: dict[tuple[int, int], LinkPace] = {}
     machines: dict[int, Machine] = {}
+    looks = [_looks(history, host, span_s, until_s) for host in history.hosts]
     for rank, steps in zip(history.ranks, by_rank, strict=True):
         if steps:
             ranks[rank] = RankPace(
                 statistics.median(step.cpu_s for step in steps),
                 statistics.median(step.delayed_s for step in steps),
-                _loading(history, rank, span_s),
+                _loading(looks[history.node_of(rank)], rank),
             )
-    for node, host in enumerate(history.hosts):
-        looks = host.since(history.now_s, span_s)
-        links.update(_link_paces(node, looks))
-        for _, look in looks:
+    for node, seen in enumerate(looks):
+        links.update(_link_paces(node, seen))
+        for _, look in seen:
             # The first: what slows a run down begins before it shows in the steps.
             if look.machine is not None:
                 machines.setdefault(node, look.machine)
@@ -178,15 +195,18 @@ def _pace(history: RunHistory, by_rank: Sequence[Sequence[Step]], span_s: float)
     )
 
 
-def _loading(history: RunHistory, rank: int, span_s: float) -> float:
+def _looks(
+    history: RunHistory, host: HostHistory, span_s: float, until_s: float
+) -> list[tuple[float, Vitals]]:
+    age_s = max(0.0, history.now_s - until_s)
+    looks = host.since(history.now_s, age_s + span_s)
+    known = [(at_s, look) for at_s, look in looks if at_s <= until_s]
+    return known if len(known) >= _LOOKS else looks
+
+
+def _loading(looks: Sequence[tuple[float, Vitals]], rank: int) -> float:
     """Share of the looks at a rank in which it loaded data."""
-    host = history.hosts[history.node_of(rank)]
-    doing = [
-        activity_of(each)
-        for _, look in host.since(history.now_s, span_s)
-        for each in look.ranks
-        if each.rank == rank
-    ]
+    doing = [activity_of(each) for _, look in looks for each in look.ranks if each.rank == rank]
     return doing.count("loading data") / len(doing) if doing else 0.0
 
 
@@ -203,7 +223,7 @@ def _link_paces(
             if then is None or then.connections != link.connections:
                 break
             seen.append((at_s, then))
-        if len(seen) < 3:
+        if len(seen) < _LOOKS:
             continue
         first_s, first = seen[-1]
         sent = max(1, link.segments - first.segments)

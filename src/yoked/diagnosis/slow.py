@@ -20,8 +20,10 @@ LOST = 0.003
 # A queue that has built up before a slow link.
 _QUEUED = 3.0
 _LOADING = 0.3
-# A link that is slow carries less; one that has more to carry does not.
+# A link that is slow carries less, and packets take longer before it. One that has more to carry
+# does not carry less. Hosts on which all takes longer send less, and their packets take no longer.
 _CARRIES = 0.85
+_TAKES_LONGER = 1.2
 # Of the time, that a limit or another machine takes.
 _TAKEN = 0.05
 # Cores of another program: a rank that waits for a core loses as much; one that does not may lose
@@ -111,7 +113,8 @@ def _what_of(usual: LinkPace, now: LinkPace) -> Code | None:
     if now.lost >= LOST and now.lost >= 3 * usual.lost and not queued:
         return "packets-lost"
     carries = now.bytes_per_s / max(usual.bytes_per_s, 1.0)
-    if now.busy >= 0.5 and now.busy > usual.busy and carries < _CARRIES:
+    longer = now.rtt_s >= _TAKES_LONGER * usual.rtt_s
+    if now.busy >= 0.5 and now.busy > usual.busy and carries < _CARRIES and longer:
         return "link-slow"
     return "link-slow" if queued else None
 

@@ -266,6 +266,22 @@ def test_a_link_with_a_queue_before_it_is_slow() -> None:
     assert steps <= 10
 
 
+@pytest.mark.parametrize(("rtt_s", "told"), [(2.5e-4, False), (6e-4, True)])
+def test_a_link_that_carries_less_is_slow_only_where_packets_take_longer(
+    rtt_s: float, told: bool
+) -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        for host in run.hosts:
+            host.unsent, host.rtt_s = 10**5, rtt_s
+
+    if told:
+        assert Run().steps_until_told(change)[0].code == "link-slow"
+    else:
+        with pytest.raises(AssertionError, match="nothing was told"):
+            Run().steps_until_told(change)
+
+
 def test_waiting_for_a_slow_link_costs_all_ranks_time_of_their_own() -> None:
     def change(run: Run) -> None:
         slower(run)
