@@ -38,6 +38,7 @@ GREETING_DEADLINE_S = 20.0
 _DEADLINE_PATIENCES = 2
 _REFUSED = "yoked-refused"
 _LONGEST_LINE_BYTES = 65_536
+_LONGEST_GREETING = 1000
 
 
 def connect_here(host: str = ".", python: str = sys.executable) -> AgentClient:
@@ -95,16 +96,20 @@ def start_agent(
     connection = _Connection(host, process, ssh=ssh, config=config, deadline_s=deadline_s)
     late = threading.Timer(deadline_s, connection.give_up)
     late.start()
+    # Beside the reading: a login shell that prints more than a pipe holds reads nothing until then.
+    sending = threading.Thread(target=_send_agent, args=(process, token), name="send", daemon=True)
+    sending.start()
     try:
-        _send_agent(process, token)
         noise = _await_greeting(host, process, token, connection.explain)
     except BaseException:
-        process.kill()
+        kill_way(process)
         process.wait()
+        sending.join()
         close_streams(process)
         raise
     finally:
         late.cancel()
+    sending.join()
     return AgentClient(host, process, connection.explain, noise=noise)
 
 
@@ -182,23 +187,30 @@ def _send_agent(process: subprocess.Popen[bytes], token: str) -> None:
 def _await_greeting(
     host: str, process: subprocess.Popen[bytes], token: str, explain: Callable[[str], YokedError]
 ) -> str:
-    """Pass over what the login shell's start-up files print, up to the agent's own line; returns
+    """Pass over what the login shell's start-up files print, up to the agent's own words; returns
     the last line of that.
+
+    The last line of theirs may have no end, as that of `printf`: then the agent's words follow it.
     """
     assert process.stdout is not None
-    noise = ""
+    noise = begun = ""
     # A line that does not end must not fill this machine's memory.
     while line := process.stdout.readline(_LONGEST_LINE_BYTES):
-        words = line.decode(errors="replace").split(maxsplit=2)
-        if words[:2] == [GREETING, token]:
-            return noise
-        if words[:2] == [_REFUSED, token]:
-            why = "".join(words[2:]).strip() or "its Python does not run the agent"
+        text = line.decode(errors="replace")
+        said = begun + text
+        if not text.endswith("\n"):
+            noise, begun = text.strip() or noise, said[-_LONGEST_GREETING:]
+            continue
+        before, greeted, _ = said.partition(f"{GREETING} {token}")
+        if greeted:
+            return before.strip() or noise
+        _, refused, why = said.partition(f"{_REFUSED} {token}")
+        if refused:
             raise NoPythonError(
-                f"{host}: {why}",
+                f"{host}: {why.strip() or 'its Python does not run the agent'}",
                 fix=f'in yoked.toml, for {host}: python = "~/venv/bin/python", 3.9 or newer',
             )
-        noise = line.decode(errors="replace").strip() or noise
+        noise, begun = text.strip() or noise, ""
     raise explain(noise)
 
 

@@ -25,7 +25,7 @@ from yoked.remote.ssh import (
     python_word,
     ssh_argv,
 )
-from yoked.remote.transport import connect_here, connect_ssh
+from yoked.remote.transport import BOOT, FLAGS, connect_here, connect_ssh, start_agent
 from yoked.remote.zipapp import agent_file
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
@@ -84,6 +84,26 @@ def test_what_a_login_shell_prints_is_passed_over(tmp_path: Path) -> None:
 
     with connect_here(python=noisy) as agent:
         assert agent.call("facts")
+
+
+@pytest.mark.parametrize(
+    "prints",
+    [
+        "printf Welcome",
+        r"printf '\033]0;attic\007'",
+        "yes | head -c 200000",
+        "head -c 65530 /dev/zero | tr '\\0' x",
+        "head -c 200000 /dev/zero | tr '\\0' x",
+    ],
+)
+def test_a_login_shell_may_print_much_and_a_line_without_its_end(
+    tmp_path: Path, prints: str
+) -> None:
+    noisy = fake_python(tmp_path, f'{prints}; exec {sys.executable} "$@"')
+
+    with start_agent("attic", [noisy, *FLAGS, "-c", BOOT], deadline_s=5.0) as agent:
+        assert agent.call("facts")
+        assert agent.noise
 
 
 @pytest.mark.parametrize(
