@@ -83,7 +83,8 @@ class Output:
     def __init__(self, *, json_mode: bool, raw: bool = False, stdout: TextIO | None = None) -> None:
         self.json_mode = json_mode
         self._raw = raw
-        self._followed: dict[Hashable, Followed] = {}
+        # By source, with the stream on which it is shown.
+        self._followed: dict[Hashable, tuple[Followed, TextIO]] = {}
         self._stdout = stdout or sys.stdout
 
     @functools.cached_property
@@ -143,14 +144,16 @@ class Output:
             self._stdout.write(text)
             self._stdout.flush()
 
-    def followed(self, source: Hashable, text: str) -> str:
+    def followed(self, source: Hashable, text: str, shown_on: TextIO | None = None) -> str:
         """A piece of what somebody's program writes, as it may be shown.
 
         source: tells streams apart; a sequence may begin in one piece of it and end in the next.
+        shown_on: None: stdout.
         """
         if self._raw:
             return text
-        return self._followed.setdefault(source, Followed()).feed(text)
+        known, _ = self._followed.setdefault(source, (Followed(), shown_on or self._stdout))
+        return known.feed(text)
 
     def rank_output(self, stream: str, text: str) -> None:
         """What a rank wrote: to the stream to which it wrote it, unless that is for JSON.
@@ -159,18 +162,21 @@ class Output:
         """
         if stream == "err" and not self._raw:
             text = without_noise(text)
-        shown = self.followed(stream, text)
-        if stream == "out" and not self.json_mode:
-            self.text(shown)
-        else:
-            sys.stderr.write(shown)
-            sys.stderr.flush()
+        shown_on = self._stdout if stream == "out" and not self.json_mode else sys.stderr
+        self._show(self.followed(stream, text, shown_on), shown_on)
 
     def end_colours(self) -> None:
         """Followed output may have left one on; words of our own come now."""
-        for followed in self._followed.values():
+        for followed, shown_on in self._followed.values():
             if reset := followed.close():
-                self._stdout.write(reset)
+                self._show(reset, shown_on)
+
+    def _show(self, text: str, shown_on: TextIO) -> None:
+        if shown_on is self._stdout:
+            self.text(text)
+        else:
+            shown_on.write(text)
+            shown_on.flush()
 
     def error(self, problem: YokedError) -> int:
         """An expected failure; returns the exit status."""

@@ -202,6 +202,21 @@ def test_a_colour_that_a_rank_left_on_ends_before_words_of_ours(
     assert capsys.readouterr().out == "\x1b[31mred\n\x1b[0mdone\n"
 
 
+@pytest.mark.parametrize(("stream", "json_mode"), [("err", False), ("out", True), ("err", True)])
+def test_a_colour_ends_on_the_stream_on_which_it_was_shown(
+    stream: str, json_mode: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = Output(json_mode=json_mode)
+
+    output.rank_output(stream, "\x1b[31mred\n")
+    output.note("beta is back")
+    output.result({"ok": True}, verdict="done")
+
+    said = capsys.readouterr()
+    assert said.err == "\x1b[31mred\n\x1b[0mnote: beta is back\n"
+    assert said.out == ('{"ok": true}\n' if json_mode else "done\n")
+
+
 def test_raw_output_is_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(json_mode=False, raw=True)
 
