@@ -8,7 +8,7 @@ from yoked.errors import UsageError
 
 # Flags of `manifest` and `run` that stand alone; every other takes the word behind it.
 BARE_FLAGS = (
-    *("--json", "--help", "--version", "--detach", "--beside"),
+    *("--json", "--help", "-h", "--version", "--detach", "--beside"),
     *("--bootstrap", "--no-bootstrap", "--doctor", "--no-doctor"),
 )
 
@@ -22,7 +22,7 @@ def split_program(tokens: Sequence[str]) -> list[str]:
     is_ours = bool(tokens) and tokens[0] in ("manifest", "run")
     while is_ours and place < len(tokens) and tokens[place] != "--":
         token = tokens[place]
-        if not token.startswith("--"):
+        if not token.startswith("--") and token not in BARE_FLAGS:
             return [*tokens[:place], "--", *tokens[place:]]
         place += 1 if "=" in token or token in BARE_FLAGS else 2
     return list(tokens)

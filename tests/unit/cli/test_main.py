@@ -87,6 +87,13 @@ def test_the_fix_of_a_mistyped_word_is_the_line_as_it_was_meant(
     assert "--seed" not in said
 
 
+@pytest.mark.parametrize("name", ["run", "manifest", "train"])
+def test_help_is_one_letter_too(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "-h"]) == 0
+
+    assert f"Usage: yoked {name}" in capsys.readouterr().out
+
+
 def test_a_mistyped_flag_before_a_program_gets_the_nearest(
     capsys: pytest.CaptureFixture[str],
     snapshot: SnapshotAssertion,
