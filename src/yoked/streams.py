@@ -40,6 +40,17 @@ def open_closed_streams() -> None:
         setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8"))
 
 
+def take_any_text() -> None:
+    """Have stdin give, and stdout take, text that the encoding of the terminal does not have.
+
+    stdout shows it as an escape, as Python's stderr does; stdin gives surrogates.
+    """
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        # What a test put there is another kind of stream, or was read from already.
+        with suppress(AttributeError, OSError, ValueError):
+            stream.reconfigure(errors=errors)
+
+
 def outlive_full_disk() -> None:
     """Have print() go on where stdout or stderr is a file that takes no more.
 

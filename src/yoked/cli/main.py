@@ -20,7 +20,7 @@ from yoked.cli.argv import own_flags, split_command, split_program
 from yoked.cli.output import Output, discard_stdout, printing
 from yoked.cli.startup import allow_files, unloadable
 from yoked.errors import UsageError, YokedError
-from yoked.streams import open_closed_streams
+from yoked.streams import open_closed_streams, take_any_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,6 +107,7 @@ def build_app() -> App:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
     open_closed_streams()
+    take_any_text()
     allow_files()
     tokens = split_program(split_command(sys.argv[1:] if argv is None else argv))
     output = Output(json_mode="--json" in own_flags(tokens))

@@ -200,6 +200,46 @@ os._exit(status if os.open(os.devnull, 0) > 2 else 99)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_that_lacks_a_letter_gets_its_escape(encoding: str) -> None:
+    program = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "plan", "--params", "1"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert b"takes" in done.stdout
+
+
+@pytest.mark.skipif(not os.access("/dev/ptmx", os.R_OK), reason="there are no terminals here")
+def test_an_answer_in_another_encoding_is_no_yes() -> None:
+    import pty
+
+    program = """
+import sys
+from yoked.cli.output import Output
+from yoked.streams import take_any_text
+take_any_text()
+sys.exit(7 if Output(json_mode=False).asks("Remove it?") else 5)
+"""
+    ours, theirs = pty.openpty()
+    os.write(ours, b"\xe9\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=theirs,
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    os.close(ours)
+    os.close(theirs)
+
+    assert done.returncode == 5, done.stderr
+
+
 def test_help_shows_commands_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
