@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
+from yoked.core.parallel import map_hosts
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import Fleet
 from yoked.launch.handle import RunHandle
@@ -16,12 +18,16 @@ from yoked.remote.connect import Connections, connect_all, connect_host
 class Hosts:
     """The hosts of a fleet, which are being connected to.
 
-    clients: the agents that are there; unreachable: why others are not.
+    clients: the agents that are there; unreachable: why others are not. note: told of a host that
+    has an agent, and gives no answer.
     """
 
-    def __init__(self, fleet: Fleet, connections: Connections) -> None:
+    def __init__(
+        self, fleet: Fleet, connections: Connections, note: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.fleet = fleet
         self.connections = connections
+        self._note = note
         self._silent: dict[str, YokedError] = {}
 
     @property
@@ -37,8 +43,21 @@ class Hosts:
     def records(self, *, sizes: bool = False) -> list[Record]:
         """The runs of these hosts, the newest first."""
         records, silent = collect(self.clients, sizes=sizes)
-        self._silent.update(silent)
+        self._name(silent)
         return records
+
+    def ask(self, call: str, **args: Any) -> dict[str, Any]:
+        """What each host answers to a call."""
+        told, silent = map_hosts(lambda client: client.call(call, **args), self.clients)
+        self._name(silent)
+        return told
+
+    def _name(self, silent: Mapping[str, YokedError]) -> None:
+        """Name hosts that gave no answer, each once."""
+        for host, problem in silent.items():
+            if host not in self._silent:
+                self._note(str(problem))
+            self._silent[host] = problem
 
     def run(self, named: str | None) -> RunHandle:
         """The run of a name; None: the newest. Raises UsageError, or HostError for no host."""
@@ -87,7 +106,7 @@ def reach_hosts(fleet: Fleet, note: Callable[[str], None], *, wait: bool = True)
     with closing(connections):
         if wait:
             connections.wait()
-        yield Hosts(fleet, connections)
+        yield Hosts(fleet, connections, note)
 
 
 @contextmanager

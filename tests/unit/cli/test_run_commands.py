@@ -171,6 +171,20 @@ def test_no_runs_is_no_error(
     assert capsys.readouterr().out == snapshot
 
 
+def test_a_host_without_an_answer_is_named_once(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Its agent comes up, and cannot look at any job.
+    root.write_text("no folder")
+
+    assert runs.command() == 1
+    assert clean.command() == 1
+
+    root.unlink()
+    said = capsys.readouterr().err
+    assert said.count("Not a directory") == 2, said
+
+
 def test_a_folder_that_somebody_gave_us_hides_no_other(
     root: Path,
     tmp_path: Path,
@@ -574,6 +588,17 @@ def test_clean_removes_on_all_hosts_at_once() -> None:
     gone = {"folder": "x", "size_bytes": 1}
 
     clean._remove(hosts, clean.Litter(half_removed={"desk": [gone], "attic": [gone]}))
+
+
+def test_clean_ends_no_process_that_it_has_not_shown() -> None:
+    called: list[str] = []
+    client = SimpleNamespace(call=lambda name, **_: called.append(name))
+    hosts: Any = SimpleNamespace(clients={"desk": client})
+    gone = {"folder": "x", "size_bytes": 1}
+
+    clean._remove(hosts, clean.Litter(processes={"desk": []}, half_removed={"desk": [gone]}))
+
+    assert called == ["job_sweep"]
 
 
 def test_clean_removes_a_run_that_is_named_and_no_other(

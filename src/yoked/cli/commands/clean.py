@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.fs import abandoned_scratch, remove_abandoned_scratch
-from yoked.core.parallel import at_once, map_hosts
+from yoked.core.parallel import at_once
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.handle import REMOVE_S
@@ -40,8 +40,6 @@ _SAME_CLOCK_S = 3600.0
 class Litter:
     """What was left. Each is as the host's agent tells it; jobs are those that can go, compiled is
     what no run has used for as long.
-
-    silent: hosts that were asked and gave no answer.
     """
 
     processes: Found = field(default_factory=dict)
@@ -52,7 +50,6 @@ class Litter:
     compiled: Found = field(default_factory=dict)
     control_sockets: list[Path] = field(default_factory=list)
     scratch: list[Path] = field(default_factory=list)
-    silent: set[str] = field(default_factory=set)
 
     def lines(self) -> list[str]:
         """Each thing in a line, for people."""
@@ -130,7 +127,7 @@ def command(
         wanted = bool(lines) and (yes or output.agrees("Remove all of this?", lines))
         if wanted:
             _remove(hosts, litter)
-        unreachable = bool(hosts.unreachable or litter.silent)
+        unreachable = bool(hosts.unreachable)
     told = {**litter.to_dict(), "removed": wanted}
     if not lines:
         output.result(told, verdict="nothing was left behind")
@@ -151,14 +148,14 @@ def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
         control_sockets=list(dead_sockets(control_folder().iterdir())),
         scratch=list(abandoned_scratch()),
     )
-    reaped = _ask(hosts, litter, "job_reap")
+    reaped = hosts.ask("job_reap")
     litter.processes = {host: each["processes"] for host, each in reaped.items()}
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
-    litter.half_removed = _ask(hosts, litter, "job_sweep")
-    litter.replaced_data = _ask(hosts, litter, "pushed_sweep")
-    for host, found in _ask(hosts, litter, "compiled_list").items():
+    litter.half_removed = hosts.ask("job_sweep")
+    litter.replaced_data = hosts.ask("pushed_sweep")
+    for host, found in hosts.ask("compiled_list").items():
         litter.compiled[host] = [one for one in found if one["unused_s"] > age_s]
-    for host, jobs in _ask(hosts, litter, "job_list", sizes=True).items():
+    for host, jobs in hosts.ask("job_list", sizes=True).items():
         wrong = any(abs(job["now_s"] - time.time()) > _SAME_CLOCK_S for job in jobs)
         litter.jobs[host] = [job for job in jobs if _can_go(job, math.inf if wrong else age_s)]
         if wrong:
@@ -183,16 +180,9 @@ def _look_at(hosts: Hosts, run: str, fleet: Path | None) -> Litter:
     }
     litter.jobs = {
         host: [job for job in jobs if job["launch_id"] in starts]
-        for host, jobs in _ask(hosts, litter, "job_list", sizes=True).items()
+        for host, jobs in hosts.ask("job_list", sizes=True).items()
     }
     return litter
-
-
-def _ask(hosts: Hosts, litter: Litter, name: str, **args: Any) -> dict[str, Any]:
-    """What all hosts answer to a call; who does not is noted."""
-    told, silent = map_hosts(lambda client: client.call(name, **args), hosts.clients)
-    litter.silent.update(silent)
-    return told
 
 
 def _can_go(job: dict[str, Any], age_s: float) -> bool:
@@ -215,7 +205,7 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
 
     def act(host: str) -> None:
         client = hosts.clients[host]
-        if litter.processes or litter.shared_memory:
+        if litter.processes.get(host) or litter.shared_memory.get(host):
             client.call("job_reap", kill=True)
         for job in litter.jobs.get(host, ()):
             client.call(

@@ -71,11 +71,8 @@ def command(
 
 def _listeners(hosts: Hosts) -> dict[str, list[dict[str, Any]]]:
     """Where programs of runs listen beside the address of the run, by run."""
-    from yoked.core.parallel import map_hosts
-
-    told, _ = map_hosts(lambda client: client.call("job_listeners"), hosts.clients)
     found: dict[str, list[dict[str, Any]]] = {}
-    for host, runs in told.items():
+    for host, runs in hosts.ask("job_listeners").items():
         for run, places in runs.items():
             found.setdefault(run, []).extend({"host": host, **place} for place in places)
     return found
