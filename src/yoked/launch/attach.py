@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, Protocol
 
 from yoked.agent.verdict import verdict_of
@@ -188,14 +189,11 @@ def follow_job(
     """Show rank 0's output as it comes, until the job is over on all hosts.
 
     tail_lines: only so many lines of what there was before. record: what is known of the run.
-    connections: hosts that may come later than the clients. Ctrl-C leaves the job running. Raises
-    JobError when no host has such a run.
+    connections: hosts that may come later than the clients. Ctrl-C leaves the job running, also
+    where it comes before the hosts have told their state (`left_running`). Raises JobError when no
+    host has such a run.
     """
-    try:
-        viewer = _Viewer(clients, run, view, reconnect, record, connections)
-    except KeyboardInterrupt:
-        view.note(f"run {run} goes on: `yoked attach {run}` shows it, `yoked stop {run}` ends it")
-        raise
+    viewer = _Viewer(clients, run, view, reconnect, record, connections)
     try:
         with viewer.launch.looking():
             with shown(view, viewer.live_line, viewer.launch_line):
@@ -205,6 +203,20 @@ def follow_job(
         return JobEnd(viewer.record, detached=True)
     finally:
         viewer.close()
+
+
+@contextlib.contextmanager
+def left_running(run: str, note: Callable[[str], None], fleet_flag: str) -> Iterator[None]:
+    """Say of a run that it goes on, where Ctrl-C comes before there is an end of it to tell of.
+
+    fleet_flag: what a command line about its hosts ends with.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        named = f"{quote(run)}{fleet_flag}"
+        note(f"run {run} goes on: `yoked attach {named}` shows it, `yoked stop {named}` ends it")
+        raise
 
 
 def shown(

@@ -242,9 +242,17 @@ def start_job(
         at_once(lambda node: node.client.call("job_go", run=request.run), nodes)
         took_s["go"] = time.monotonic() - began_s
         approve(started)
+        _tell_start(request, nodes, port, say)
     except BaseException:
         _remove_all(request.run, nodes, stop=True)
         raise
+    return started
+
+
+def _tell_start(
+    request: JobRequest, nodes: Sequence[NodePlan], port: int, say: Callable[[str], None]
+) -> None:
+    """Say what runs where, and where its outputs will be."""
     ranks = sum(node.ranks for node in nodes)
     say(
         f"run {request.run}: {ranks} rank{'s' * (ranks != 1)} on "
@@ -259,7 +267,6 @@ def start_job(
             f"{tell_place(request.outputs, folders)}; at the end, or by `yoked fetch "
             f"{request.run}`, they come to runs/{request.run}/outputs here"
         )
-    return started
 
 
 def _with_pushed_data(nodes: list[NodePlan], say: Callable[[str], None]) -> list[NodePlan]:

@@ -11,7 +11,7 @@ from yoked.doctor.preflight import run_preflight
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
-from yoked.launch.attach import JobEnd, View, shown
+from yoked.launch.attach import JobEnd, View, left_running, shown
 from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
 from yoked.launch.datapush import push_compiled
 from yoked.launch.environment import check_versions
@@ -98,11 +98,12 @@ def run_job(
             preflight.require_health(view.note, unless=launch.look)
 
         started = start_job(request, nodes, view.note, stage=stage, approve=approve)
-        started.took_s["connect"] = connect_s
-        drawn.close()  # whoever follows the run has the line
-        end = None
-        if not detach:
-            end = RunHandle.of(started, reconnecting(fleet)).follow(view)
+        with left_running(started.run, view.note, fleet.flag):
+            started.took_s["connect"] = connect_s
+            drawn.close()  # whoever follows the run has the line
+            end = None
+            if not detach:
+                end = RunHandle.of(started, reconnecting(fleet)).follow(view)
         job = FleetJob(started, end)
         if after is not None:
             after(job)

@@ -21,7 +21,7 @@ from yoked.launch.datapush import push_kernels
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import connected, reconnecting
 from yoked.launch.program import Program
-from yoked.launch.start import JobRequest, NodePlan, plan_nodes, start_job
+from yoked.launch.start import JobRequest, NodePlan, Started, plan_nodes, start_job
 from yoked.probe.links import QUICK, LinkEnd, LinkMeasurement, Timing, measure_links
 from yoked.probe.store import save
 from yoked.probe.summary import is_complete, summarise
@@ -184,10 +184,16 @@ def run_worker(
 
     listener = RankListener(doing)
     keep_logs = False
-    job = RunHandle.of(start_job(request, list(nodes), lambda _: None), reconnecting(fleet))
+    jobs: list[RunHandle] = []
+
+    def begun(started: Started) -> None:
+        jobs.append(RunHandle.of(started, reconnecting(fleet)))
+
     try:
+        # Noted before it returns: Ctrl-C may come between the two.
+        start_job(request, list(nodes), lambda _: None, approve=begun)
         with contextlib.suppress(ResultReceivedError):
-            end = job.follow(listener)
+            end = jobs[0].follow(listener)
             if end.detached:
                 raise KeyboardInterrupt
             keep_logs = end.state in ("failed", "lost")
@@ -195,7 +201,7 @@ def run_worker(
             links_alone = f"yoked probe --no-collectives --no-compute{flag}    links alone"
             end.raise_failure(fix=links_alone, fleet_flag=flag)
     finally:
-        if not keep_logs:
+        for job in jobs if not keep_logs else ():
             job.remove(kill=True)
     if listener.result is None:
         raise JobError(f"{name} ended without a result", fix="yoked probe    once more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -328,3 +329,24 @@ def test_a_host_that_cannot_clean_up_does_not_hide_why_the_launch_failed(
 
     with pytest.raises(HostError, match="the disk is full"):
         start._prepare_all(order(), [attic], "0123456789ab", ["/yoked"], None, [{}], Stage(""))
+
+
+def test_a_start_that_is_interrupted_while_it_is_told_of_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attic, called = replace(node("attic"), python=sys.executable), list[str]()
+
+    def answer(name: str, **_: Any) -> dict[str, Any]:
+        called.append(name)
+        return {"control_port": 0}
+
+    def interrupted(line: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(attic.client, "call", answer)
+    request = order(program=Program("module", "yoked.train", (), None), home=Home(tmp_path, None))
+
+    with pytest.raises(KeyboardInterrupt):
+        start.start_job(request, [attic], interrupted)
+
+    assert called == ["job_start", "job_go", "job_stop", "job_remove"]

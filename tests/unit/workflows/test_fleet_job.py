@@ -13,9 +13,10 @@ from yoked.agent.jobfolder import all_jobs
 from yoked.errors import YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.program import Program
-from yoked.launch.start import JobRequest
+from yoked.launch.start import JobRequest, Started
 from yoked.records.examination import Need
 from yoked.remote.transport import connect_here
+from yoked.workflows import fleet_job
 from yoked.workflows.fleet_job import run_job
 
 
@@ -41,3 +42,27 @@ def test_hosts_that_have_another_run_get_no_second_one_unless_that_is_meant(
         assert caught.value.code == "other-run"
         assert [line.split(" has been")[0] for line in asked] == ["run first of ada@laptop"]
         assert [job.run for job in all_jobs()] == ["first"]
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_ctrl_c_between_the_start_and_the_first_look_says_that_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detach: bool
+) -> None:
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    said: list[str] = []
+    view: Any = SimpleNamespace(live=None, note=said.append)
+    request = JobRequest("night", Program("script", "train.py", (), tmp_path))
+    fleet = Fleet("here", (Host(HERE),), tmp_path / "yoked.toml")
+
+    class Interrupted(dict[str, float]):
+        def __setitem__(self, name: str, took_s: float) -> None:
+            raise KeyboardInterrupt
+
+    started = Started("night", "0123456789ab", (), Interrupted())
+    monkeypatch.setattr(fleet_job, "start_job", lambda *_, **__: started)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(request, fleet, view, detach=detach, doctor=False, need=Need())
+
+    assert "run night goes on: `yoked attach night`" in said[-1]

@@ -11,6 +11,7 @@ from yoked.cli.live import LiveView, report_end
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
+from yoked.launch.attach import left_running
 from yoked.launch.hosts import reach_hosts
 
 
@@ -30,8 +31,9 @@ def command(
     """
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
-    output = Output(json_mode=json_output, raw=raw)
+    output, flag = Output(json_mode=json_output, raw=raw), same_fleet(fleet)
     with reach_hosts(open_fleet(fleet), output.note, wait=False) as hosts:
-        found = None if run is None else hosts.active_run(run)
-        end = (found or hosts.run(run)).follow(LiveView(output), tail_lines=tail)
-    return report_end(end, output, same_fleet(fleet))
+        found = (None if run is None else hosts.active_run(run)) or hosts.run(run)
+        with left_running(found.record.name, output.note, flag):
+            end = found.follow(LiveView(output), tail_lines=tail)
+    return report_end(end, output, flag)
