@@ -15,7 +15,7 @@ from yoked.launch.following import Reconnect
 from yoked.launch.logs import parts_of
 from yoked.launch.registry import Record, ask_state, joined
 from yoked.launch.start import Started
-from yoked.remote.client import AgentClient, Part
+from yoked.remote.client import DEADLINE_S, AgentClient, Part
 from yoked.remote.connect import Connections
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 
@@ -55,6 +55,8 @@ class RunHandle:
         self._record = record
         self._arrivals = connections
         self._launch_id = record.launch_id if record is not None else launch_id
+        # Hosts that gave no answer, and are not waited for as long again.
+        self._silent: set[str] = set()
 
     @classmethod
     def of(cls, started: Started, reconnect: Reconnect) -> RunHandle:
@@ -67,9 +69,15 @@ class RunHandle:
         """What the hosts told last; they are asked where nothing is known."""
         return self._record or self.look()
 
-    def look(self) -> Record:
-        """Ask all hosts. Raises YokedError where none has the run."""
-        told, failures = ask_state(self.clients, self.run, self._launch_id)
+    def look(self, patience_s: float = DEADLINE_S) -> Record:
+        """Ask all hosts. Raises YokedError where none has the run.
+
+        patience_s: how long a host may take; one that took longer before has a second.
+        """
+        told, failures = ask_state(
+            self.clients, self.run, self._launch_id, timeout_s=patience_s, hasty=self._silent
+        )
+        self._silent = _without_answer(failures)
         known = self._record
         try:
             self._record = joined(self.run, told, failures)
@@ -153,21 +161,28 @@ class RunHandle:
         if save_s > 0:
             steps.insert(0, ("checkpoint", save_s))
         done = []
-        name = self.record.name
+        name = self.look(CONNECT_TIMEOUT_S).name
         for how, patience_s in steps:
             # A host that is gone cannot be told, and its part is over or ends by itself.
             self._send_stop(how)
             done.append(how)
             say(_SAID[how].format(run=name))
             until_s = time.monotonic() + patience_s
-            while self.look().active and time.monotonic() < until_s:
+            while self.look(CONNECT_TIMEOUT_S).active and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
             if not self.record.active:
                 break
         return done
 
     def _send_stop(self, how: str) -> None:
-        map_hosts(lambda client: client.call("job_stop", run=self.run, how=how), self.clients)
+        _, failures = map_hosts(
+            lambda client: client.call("job_stop", run=self.run, how=how), self._answering
+        )
+        self._silent |= _without_answer(failures)
+
+    @property
+    def _answering(self) -> dict[str, AgentClient]:
+        return {host: each for host, each in self.clients.items() if host not in self._silent}
 
     def remove(self, *, kill: bool = False) -> None:
         """Remove it from its hosts; one that does not answer is for `yoked clean`.
@@ -180,5 +195,9 @@ class RunHandle:
             lambda client: client.call(
                 "job_remove", run=self.run, launch_id=self._launch_id, timeout_s=REMOVE_S
             ),
-            self.clients,
+            self._answering,
         )
+
+
+def _without_answer(failures: Mapping[str, YokedError]) -> set[str]:
+    return {host for host, problem in failures.items() if problem.code == "no-answer"}

@@ -7,7 +7,7 @@ reaches them knows the same.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -26,6 +26,8 @@ from yoked.units import listed
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
 
+# Of a host that gave no answer before, and may come back.
+_HASTY_S = 1.0
 # A number behind it must find room in the name of a job.
 _LONGEST_NAME = 70
 
@@ -291,14 +293,20 @@ def ask_state(
     launch_id: str | None,
     *,
     timeout_s: float = DEADLINE_S,
+    hasty: Container[str] = (),
 ) -> tuple[dict[str, Mapping[str, Any]], dict[str, YokedError]]:
     """What each host tells of a run, and the hosts that gave no answer.
 
     launch_id: of the run that is meant, as a host may have an older one of this name; None: any.
+    timeout_s: how long a host may take; those that are hasty have a second.
     """
-    told, failures = map_hosts(
-        lambda client: client.call("job_status", run=run, timeout_s=timeout_s), clients
-    )
+
+    def ask(client: AgentClient) -> Mapping[str, Any]:
+        limit_s = _HASTY_S if client.host in hasty else timeout_s
+        status: Mapping[str, Any] = client.call("job_status", run=run, timeout_s=limit_s)
+        return status
+
+    told, failures = map_hosts(ask, clients)
     ours = {h: status for h, status in told.items() if launch_id in (None, status["launch_id"])}
     return ours, failures
 

@@ -25,6 +25,7 @@ from tests.unit.agent.job_acts import (
 
 from yoked.cli.live import LiveView
 from yoked.cli.output import Output
+from yoked.core.faults import fault
 from yoked.errors import HostError
 from yoked.launch import attach, following
 from yoked.launch.attach import follow_job, left_running
@@ -285,6 +286,37 @@ def test_stop_kills_what_does_not_listen(
     did = run.stop(save_s=0, say=lambda line: None)
 
     assert (run.record.state, did) == ("stopped", ["terminate", "kill"])
+
+
+class FakeHost:
+    """A host of a run. silent: it takes calls, and answers none."""
+
+    def __init__(self, host: str, number: int, *, silent: bool = False) -> None:
+        self.host, self.silent, self.waited_s = host, silent, 0.0
+        self._told: dict[str, Any] = {"run": "night", "launch_id": "a", "state": "running"}
+        self._told |= {"node_rank": number, "started_s": 1.0, "ended_s": None, "trains": None}
+        self._told["nodes"] = [{"host": each, "ranks": 1} for each in ("desk", "attic")]
+
+    def call(self, name: str, timeout_s: float = 30.0, **args: Any) -> Any:
+        if self.silent:
+            self.waited_s += timeout_s
+            raise fault("no-answer", host=self.host, name=name, timeout_s=timeout_s)
+        if name == "job_stop" and args["how"] == "terminate":
+            self._told["state"] = "stopped"
+        return dict(self._told)
+
+
+def test_a_silent_host_does_not_hold_up_the_stop_of_the_others() -> None:
+    attic = FakeHost("attic", 1, silent=True)
+    clients: Any = {"desk": FakeHost("desk", 0), "attic": attic}
+    run = RunHandle("night", clients, reconnect)
+
+    did = run.stop(save_s=0.2, say=lambda line: None)
+    run.remove()
+
+    assert (run.record.state, did) == ("stopped", ["checkpoint", "terminate"])
+    # Once as long as a connection may take; then a second each time.
+    assert attic.waited_s < 20
 
 
 def test_stopping_a_prepared_run_removes_it(agent: AgentClient, root: Path) -> None:
