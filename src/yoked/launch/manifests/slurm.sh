@@ -1,5 +1,8 @@
 set -u
 
+# Bash before 4.4, as of CentOS 7, takes an array without words for one that is not set: it is
+# written as ${words[@]+"${words[@]}"}.
+
 # How long before the end of the job's time --signal comes, less what Slurm needs to requeue.
 save_limit_s=45
 
@@ -32,9 +35,9 @@ on_node() {
 start_ranks() {
     # Below the ports that Linux gives to clients; another for each start.
     local master_port=$((10000 + (SLURM_JOB_ID * 10 + attempt) % 20000))
-    local args=("${first_args[@]}")
+    local args=(${first_args[@]+"${first_args[@]}"})
     if [[ -n $run_folder && -f $run_folder/run.json ]]; then
-        args=("${resume_args[@]}")
+        args=(${resume_args[@]+"${resume_args[@]}"})
     fi
     local program
     program=$(
@@ -44,7 +47,7 @@ start_ranks() {
     # srun gives its steps the CPUs that the job asked for only when it is told so.
     srun --ntasks-per-node=1 --kill-on-bad-exit=1 \
         ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} \
-        bash -c "$program"$'\non_node "$@"' "$run" "${target[@]}" "${args[@]}" &
+        bash -c "$program"$'\non_node "$@"' "$run" "${target[@]}" ${args[@]+"${args[@]}"} &
 }
 
 bytes_of_metrics() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
+from yoked.launch.manifests import slurm
 from yoked.launch.manifests.slurm import SlurmOptions, sbatch_script
 from yoked.launch.manifests.spec import ManifestSpec, Program
 
@@ -60,6 +62,15 @@ def test_bash_and_shellcheck_find_nothing(program: Program, tmp_path: Path) -> N
     checked = subprocess.run(["shellcheck", str(path)], check=False, capture_output=True, text=True)
 
     assert checked.stdout == ""
+
+
+def test_an_array_without_words_is_none_that_is_not_set_in_an_old_bash() -> None:
+    text = (Path(slurm.__file__).parent / "slurm.sh").read_text()
+
+    # The program always has words.
+    bare = re.findall(r"""(?<!\+)"\$\{(\w+)\[@\]\}\"""", text)
+
+    assert set(bare) == {"target"}
 
 
 def test_every_argument_reaches_the_program_as_it_was_given(stage: Any) -> None:
