@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import stat
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -22,6 +22,7 @@ from yoked.core.patterns import any_matches
 from yoked.core.shadows import shadowing
 from yoked.errors import UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
+from yoked.launch.hashes import kept_hashes
 from yoked.launch.walk import Folder, Found, ignored, travelling
 from yoked.remote.client import AgentClient
 from yoked.text import one_line
@@ -132,11 +133,12 @@ class Tree:
                 "faster, too",
             )
         total, done, entries = sum(each.size_bytes() for each in found), 0, []
-        for each in found:
-            entries.append(_entry(each))
-            done += entries[-1].size_bytes
-            if progress is not None:
-                progress.update("reading", done, total, "bytes")
+        with kept_hashes(folder) as hashes:
+            for each in found:
+                entries.append(_entry(each, hashes.of))
+                done += entries[-1].size_bytes
+                if progress is not None:
+                    progress.update("reading", done, total, "bytes")
         return cls(folder, tuple(entries))
 
     @property
@@ -232,14 +234,17 @@ def push_tree(client: AgentClient, tree: Tree, progress: Progress | None = None)
     return str(folder)
 
 
-def _entry(found: Found) -> TreeEntry:
+def _entry(
+    found: Found, hash_of: Callable[[str, Path], str] = lambda _, path: sha256_of(path)
+) -> TreeEntry:
+    """hash_of: by the path below the folder, and where it lies here."""
     # An editor's lock, which is a link, or its copy may go meanwhile.
     try:
         if found.is_link:
             return TreeEntry(found.name, LINK, str(found.path.readlink()), 0, found.path)
         status = found.path.stat()
         kind = PROGRAM if status.st_mode & stat.S_IXUSR else FILE
-        content = sha256_of(found.path)
+        content = hash_of(found.name, found.path)
     except OSError as problem:
         raise unreadable(found.path, problem) from problem
     return TreeEntry(found.name, kind, content, status.st_size, found.path)

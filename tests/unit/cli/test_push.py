@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ from tests.schemas import conforms
 from tests.unit.agent.job_acts import SLEEPER, job_request, no_job_left
 
 from yoked.cli.commands import clean, push
+from yoked.core.fs import sha256_of
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.model import Host
-from yoked.launch import trees
+from yoked.launch import hashes, trees
 from yoked.launch.program import Program
 from yoked.launch.pushed import Pushed, push_named, pushed_there, tell_pushed
 from yoked.launch.start import JobRequest, NodePlan, _with_pushed_data, rank_environment
@@ -54,6 +56,59 @@ def pushed(capsys: pytest.CaptureFixture[str], *words: Any, **flags: Any) -> lis
 
 def blobs(root: Path) -> int:
     return sum(path.is_file() for path in (root / "cache" / "blobs").rglob("*"))
+
+
+@pytest.fixture
+def read_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are read for their hashes."""
+    found: list[str] = []
+
+    def read(path: Path) -> str:
+        found.append(path.name)
+        return sha256_of(path)
+
+    monkeypatch.setattr(hashes, "sha256_of", read)
+    return found
+
+
+def test_only_what_changed_is_read_again(
+    shards: Path, read_again: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashes, "_SETTLED_NS", 0)
+    before = Tree.of_data(shards)
+    assert sorted(read_again) == [".gitignore", "a.bin", "b.bin"]
+    read_again.clear()
+
+    assert Tree.of_data(shards).digest == before.digest
+    assert read_again == []
+
+    # Of the same size, with the time of before.
+    time_ns = (shards / "a.bin").stat().st_mtime_ns
+    (shards / "a.bin").write_bytes(b"c" * 3000)
+    os.utime(shards / "a.bin", ns=(time_ns, time_ns))
+
+    assert Tree.of_data(shards).digest != before.digest
+    assert read_again == ["a.bin"]
+
+
+def test_a_file_that_was_just_written_is_read_again(shards: Path, read_again: list[str]) -> None:
+    Tree.of_data(shards)
+    read_again.clear()
+
+    Tree.of_data(shards)
+
+    assert sorted(read_again) == [".gitignore", "a.bin", "b.bin"]
+
+
+@pytest.mark.parametrize("content", ["[]", '{"a.bin": 3}', '{"a.bin": []}', "no JSON"])
+def test_hashes_that_cannot_be_read_are_worked_out_anew(
+    shards: Path, tmp_path: Path, content: str
+) -> None:
+    before = Tree.of_data(shards)
+    (kept,) = (tmp_path / "cache" / "hashes").iterdir()
+    kept.write_text(content)
+
+    assert Tree.of_data(shards).digest == before.digest
 
 
 def test_data_comes_whole_once_and_has_a_variable(
