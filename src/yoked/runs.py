@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from yoked.core.fs import read_json, write_bytes
-from yoked.core.names import RUN_NAME
+from yoked.core.names import RUN_NAME, path_word
 from yoked.errors import UsageError
 
 # The first file of a run: a folder with it is one of ours, however soon its start was ended.
@@ -35,6 +35,11 @@ def new_run_name(runs_dir: Path, now: datetime) -> str:
     return name
 
 
+def same_runs(runs_dir: Path) -> str:
+    """` --runs-dir FOLDER` for a command line about the same folder; "" for the default."""
+    return "" if runs_dir == Path("runs") else f" --runs-dir {path_word(runs_dir)}"
+
+
 def require_new(folder: Path) -> None:
     """Raise UsageError if a run, or anything else, is in the folder that a new one is to have.
 
@@ -44,7 +49,8 @@ def require_new(folder: Path) -> None:
     if (folder / "run.json").exists():
         raise UsageError(
             f"there is a run named {folder.name} in {folder.parent} already",
-            fix=f"--run NAME with another name, or go on with it: --resume --run {folder.name}",
+            fix="--run NAME with another name, or go on with it: --resume --run "
+            f"{path_word(folder.name)}",
         )
     require_ours(folder)
     require_plain(folder)

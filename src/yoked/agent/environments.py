@@ -29,6 +29,7 @@ from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.core.faults import fault
 from yoked.core.fs import free_bytes, read_json, write_json
+from yoked.core.names import path_word
 from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.core.proc import all_processes
 from yoked.errors import HostError
@@ -297,7 +298,8 @@ def _failed(folder: Path, what: str, outcome: Outcome) -> HostError:
     """The error of a step, in the program's own words."""
     said = _last_lines(outcome)
     if "No space left on device" in said or "Disk quota exceeded" in said:
-        fix = f"df -h {folder.parent}    there: {free_bytes(folder):,} bytes are free; make room"
+        where = path_word(folder.parent)
+        fix = f"df -h {where}    there: {free_bytes(folder):,} bytes are free; make room"
     elif "ResolutionImpossible" in said or "conflicting dependencies" in said:
         fix = f"allow the versions that train: {_python_of(folder)} -m pip list    has them"
     elif "from versions: none" in said or "No matching distribution" in said:

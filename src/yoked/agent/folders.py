@@ -29,6 +29,7 @@ from yoked.agent.processors import cpu_type
 from yoked.agent.server import Call
 from yoked.core.faults import fault
 from yoked.core.fs import sha256_of
+from yoked.core.names import path_word
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder, state_root
 
@@ -66,7 +67,9 @@ def answer_folder_contents(call: Call) -> dict[str, str] | None:
             return {name: _content(folder / name) for name in call.args["names"]}
         return contents(folder, call.cancelled.is_set)
     except OSError as problem:
-        raise HostError(f"{problem.filename}: {problem.strerror}", fix=f"ls -l {folder}") from None
+        raise HostError(
+            f"{problem.filename}: {problem.strerror}", fix=f"ls -l {path_word(folder)}"
+        ) from None
 
 
 def contents(folder: Path, is_over: Callable[[], bool] = lambda: False) -> dict[str, str] | None:

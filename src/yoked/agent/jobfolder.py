@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.core.fs import read_json, read_tail, write_bytes
-from yoked.core.names import RUN_NAME, RUN_NAME_RULE
+from yoked.core.names import RUN_NAME, RUN_NAME_RULE, path_word
 from yoked.core.proc import ProcessId, boot_id
 from yoked.core.torchnoise import is_noise
 from yoked.errors import JobError
@@ -312,7 +312,7 @@ def _launcher_end(
     if ended.get("error"):
         return str(ended["error"]), ("yoked doctor",)
     said = [line for line in last_lines(job.logs / "launcher.err", 20) if line.strip()]
-    more = f"tail {job.logs / 'launcher.err'}    on {host}"
+    more = f"tail {path_word(job.logs / 'launcher.err')}    on {host}"
     if (name := _signal_name(ended.get("signal"))) is not None:
         what, fix = f"its launcher was killed by {name}", [more]
         if name == "SIGKILL":
@@ -327,7 +327,7 @@ def _launcher_end(
         what = "nobody saw how its launcher ended: it was killed, or the machine was switched off"
         fix = [more]
     if _has_no_room(job.path):
-        return f"{what}; its disk is full", (f"df -h {job.path}    on {host}", *fix)
+        return f"{what}; its disk is full", (f"df -h {path_word(job.path)}    on {host}", *fix)
     return what, tuple(fix)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from yoked.cli.flags import named_checkpoint, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError, UsageError, YokedError
 from yoked.fleet.file import FILE_NAME
-from yoked.runs import copied_from, find_run
+from yoked.runs import copied_from, find_run, same_runs
 from yoked.units import format_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def with_newest_checkpoint(
         from yoked.workflows.fetching import fetch_run
 
         if run is None:
-            _tell_newer(clients, folder, output)
+            _tell_newer(clients, folder, fleet_file, output)
         progress.doing(f"asking for {wanted} of {folder.name}")
         fetched = fetch_run(
             clients,
@@ -62,10 +63,10 @@ def with_newest_checkpoint(
         _with_hosts(fleet_file, bring, output)
     except YokedError as problem:
         if not any(folder.glob("checkpoints/base_checkpoints/*/model_*.pt")):
-            flag = same_fleet(None if fleet_file == Path(FILE_NAME).absolute() else fleet_file)
+            again = _fetch_line(folder.name, folder, fleet_file)
             raise CheckpointError(
                 f"no checkpoint of run {folder.name} is here, and none came: {problem.what}",
-                fix=(*problem.fix, f"yoked fetch {folder.name}{flag}    tries again"),
+                fix=(*problem.fix, f"{again}    tries again"),
             ) from problem
         output.note(
             f"run {folder.name} may have a newer checkpoint than this one: its hosts could not be "
@@ -85,7 +86,7 @@ def with_newest_lines(run: str | None, runs_dir: Path, output: Output) -> Path:
         from yoked.workflows.fetching import fetch_lines
 
         if run is None:
-            _tell_newer(clients, folder, output)
+            _tell_newer(clients, folder, fleet_file, output)
         progress.doing(f"asking for the newest lines of {folder.name}")
         fetch_lines(clients, folder, note=output.note)
 
@@ -107,14 +108,23 @@ def _fleet_file(run: str | None, folder: Path) -> Path | None:
     return None if run and Path(run).is_dir() else copied_from(folder)
 
 
-def _tell_newer(clients: Mapping[str, AgentClient], folder: Path, output: Output) -> None:
+def _fetch_line(run: str, folder: Path, fleet_file: Path) -> str:
+    """The line that brings a run to where this folder is."""
+    flag = same_fleet(None if fleet_file == Path(FILE_NAME).absolute() else fleet_file)
+    return f"yoked fetch {quote(run)}{same_runs(folder.parent)}{flag}"
+
+
+def _tell_newer(
+    clients: Mapping[str, AgentClient], folder: Path, fleet_file: Path, output: Output
+) -> None:
     """Note a run that these hosts began later, and that is not here."""
     from yoked.launch.registry import collect, newest_training
 
     records, _ = collect(clients)
     newest = newest_training(records)
     if newest is not None and not (folder.parent / newest).exists():
-        output.note(f"run {newest} is newer, and not here: yoked fetch {newest}")
+        line = _fetch_line(newest, folder, fleet_file)
+        output.note(f"run {newest} is newer, and not here: {line}")
 
 
 def _with_hosts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from cyclopts import Group, Parameter
 
 from yoked.cli.completers import checkpoints, run_names
-from yoked.core.names import RUN_NAME, RUN_NAME_RULE
+from yoked.core.names import RUN_NAME, RUN_NAME_RULE, path_word
 from yoked.core.patterns import MOST_PATTERNS, pattern_flaw
 from yoked.errors import UsageError
 
@@ -72,7 +71,7 @@ RawFlag = Annotated[
 
 def same_fleet(named: Path | None) -> str:
     """` --fleet FILE` for a command line about the same hosts; "" where no file was named."""
-    return "" if named is None else f" --fleet {shlex.quote(str(named))}"
+    return "" if named is None else f" --fleet {path_word(named)}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from yoked.core.names import path_word
 from yoked.errors import CheckpointError, FleetError, HostError, YokedError
 
 
@@ -27,9 +28,10 @@ class Fault:
 def fault(code: str, /, **params: object) -> YokedError:
     """The error of a code, with its sentences. Raises KeyError for a parameter that they lack."""
     known = {name: _plain(value) for name, value in params.items()}
+    words = {name: path_word(str(known[name])) for name in known.keys() & _PATHS}
     text = FAULTS[code]
     error = text.kind(
-        text.what.format(**known), fix=tuple(line.format(**known) for line in text.fix)
+        text.what.format(**known), fix=tuple(line.format(**known | words) for line in text.fix)
     )
     error.code, error.params = code, known
     return error
@@ -49,6 +51,8 @@ def _plain(value: object) -> str | int | float | None:
     return value if isinstance(value, (str, int, float)) or value is None else str(value)
 
 
+# Parameters that are paths: a line of `fix` has each as one word of a shell.
+_PATHS = frozenset({"path", "folder", "parent", "python"})
 _LOOK = ("something on {host} is not as it should be: look at it with `ssh {host}`",)
 
 FAULTS: Mapping[str, Fault] = {

@@ -10,12 +10,12 @@ import errno
 import io
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from yoked.core.faults import fault
+from yoked.core.names import path_word
 from yoked.errors import YokedError
 
 # What the system says where a file cannot grow: no room, no quota, a limit on the size of files.
@@ -289,7 +289,7 @@ def expected_failure(problem: OSError) -> YokedError | None:
         folder = nearest_folder(Path(problem.filename))
         return YokedError(
             f"{problem.filename}: {problem.strerror}",
-            fix=f"ls -ld {shlex.quote(str(folder))}    there shows whose it is",
+            fix=f"ls -ld {path_word(folder)}    there shows whose it is",
         )
     if isinstance(problem, FileNotFoundError) and _own_folder_is_gone():
         return YokedError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 RUN_NAME_RULE = "letters, digits and . _ - only, at most 80, a letter or digit first"
@@ -15,3 +17,9 @@ DATA_NAME_RULE = "small letters, digits and _ only, at most 40, and not `home`"
 STACKS_SUFFIX = ".stacks"
 # And what its last collectives were, as it was ended.
 CALLS_SUFFIX = ".calls"
+
+
+def path_word(path: Path | str) -> str:
+    """A path as one word of a line to paste, which no program takes for an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)

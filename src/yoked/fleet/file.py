@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from yoked.core.faults import fault
 from yoked.core.fs import write_bytes
+from yoked.core.names import path_word
 from yoked.core.patterns import MOST_PATTERNS, pattern_flaw
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, LEAST_PRIORITY, Device, Fleet, Host, Notify
@@ -196,7 +197,7 @@ def read_fleet(path: Path) -> Fleet:
     except OSError as problem:
         raise fault("fleet-unreadable", path=path, reason=problem.strerror) from problem
     except UnicodeDecodeError as problem:
-        raise FleetError(f"{path} is not UTF-8 text", fix=f"file {path}") from problem
+        raise FleetError(f"{path} is not UTF-8 text", fix=f"file {path_word(path)}") from problem
     except (ValueError, RecursionError) as problem:
         # The library has no error of its own for numbers of 5,000 digits or 1,000 brackets.
         raise FleetError(f"{path} is not TOML: {problem}", fix="see https://toml.io") from problem
@@ -379,5 +380,5 @@ def require_no_folder(path: Path) -> None:
     """Raise FleetError when the file that is to be written is a folder."""
     if path.is_dir():
         raise FleetError(
-            f"{path} is a folder, and no fleet's file", fix=f"--fleet {path / FILE_NAME}"
+            f"{path} is a folder, and no fleet's file", fix=f"--fleet {path_word(path / FILE_NAME)}"
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from yoked.core.names import path_word
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # This machine, as people write it.
@@ -67,4 +68,4 @@ class Fleet:
     @property
     def flag(self) -> str:
         """What a command line about this fleet ends with; "" where no file says of it."""
-        return f" --fleet {shlex.quote(str(self.path))}" if self.path.is_file() else ""
+        return f" --fleet {path_word(self.path)}" if self.path.is_file() else ""

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from yoked.agent.ask import user_name
 from yoked.core.faults import fault
 from yoked.core.fs import read_json, write_bytes
+from yoked.core.names import path_word
 from yoked.errors import FleetError
 from yoked.fleet.model import Fleet, Notify
 from yoked.paths import private_folder, state_root
@@ -102,7 +103,7 @@ def _ask(fleet: Fleet, new: Values) -> None:
         "\n".join(lines),
         fix=(
             f"look at {one_line(str(fleet.path))}, and at the ssh_config that it names",
-            f"yoked trust {shlex.quote(one_line(str(fleet.path)))}    agrees to these values",
+            f"yoked trust {path_word(one_line(str(fleet.path)))}    agrees to these values",
         ),
     )
 
@@ -149,7 +150,7 @@ def _write(path: Path, content: bytes) -> None:
     except OSError as problem:
         raise FleetError(
             f"{path} cannot be written: {problem.strerror or problem}",
-            fix=f"ls -ld {path.parent}    shows whose it is",
+            fix=f"ls -ld {path_word(path.parent)}    shows whose it is",
         ) from problem
 
 

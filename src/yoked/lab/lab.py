@@ -21,6 +21,7 @@ from typing import Self
 from filelock import FileLock
 
 from yoked.core.fs import read_json
+from yoked.core.names import path_word
 from yoked.core.proc import ProcessId, all_processes
 from yoked.errors import LabError, UsageError
 from yoked.lab import boot, cgroups
@@ -258,7 +259,7 @@ def _remove_rest(folder: Path, lab_id: str | None) -> None:
     if lab_id is not None:
         cgroups.remove_lab(lab_id)
     if not remove_folder(folder):
-        raise LabError(f"{folder} cannot be removed", fix=f"rm -r {folder}")
+        raise LabError(f"{folder} cannot be removed", fix=f"rm -r {path_word(folder)}")
 
 
 def _claim_folder(name: str, lab_id: str) -> Path:

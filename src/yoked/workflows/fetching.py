@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from yoked.core.faults import fault
 from yoked.errors import CheckpointError, UsageError
 from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
 from yoked.launch.mirror import CHECKPOINTS, find_checkpoint, mirror_run
 from yoked.remote.client import AgentClient
-from yoked.runs import copied_from, list_runs, mark_copy
+from yoked.runs import copied_from, list_runs, mark_copy, same_runs
 from yoked.train.tokenizer import PICKLE_NAME
 
 
@@ -46,7 +47,7 @@ def fetch_run(
         why = " that was evaluated" if checkpoint == "best" else f" of step {checkpoint}"
         raise CheckpointError(
             f"{host} has no checkpoint of {name}{why}",
-            fix=f"yoked fetch {name}    takes the latest",
+            fix=f"yoked fetch {quote(name)}{same_runs(here.parent)}    takes the latest",
         )
     if not files:
         raise fault("no-checkpoint", name=name, host=host)
@@ -91,7 +92,8 @@ def _find(clients: Mapping[str, AgentClient], here: Path) -> tuple[str, str]:
             return host, folder
     if here in list_runs(here.parent) and copied_from(here) is None:
         raise UsageError(
-            f"run {name} is this machine's own: it is in {here}", fix=f"yoked sample {name}"
+            f"run {name} is this machine's own: it is in {here}",
+            fix=f"yoked sample {quote(name)}{same_runs(here.parent)}",
         )
     raise UsageError(
         f"no host of the fleet has a run {name}", fix="yoked runs    lists what there is"

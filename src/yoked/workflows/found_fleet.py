@@ -80,7 +80,10 @@ def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> 
         if names.count(name) > 1:
             raise UsageError(f"{name} is named twice", fix="name each host once")
         if not SSH_NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is no name for ssh", fix=f"ssh {name!r}    must work")
+            raise UsageError(
+                f"{name!r} is no name for ssh",
+                fix="name a host, USER@HOST, or a `Host` of ~/.ssh/config, for such as it has",
+            )
 
 
 @dataclasses.dataclass(frozen=True)

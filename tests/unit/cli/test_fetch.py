@@ -91,6 +91,15 @@ def test_the_tokenizers_pickle_is_made_here_and_not_the_hosts(there: Path, tmp_p
     assert not hit.exists()
 
 
+def test_what_to_type_next_is_about_the_folder_that_was_named(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fetch.command("night", runs_dir=Path("my runs"), checkpoint="1") == 0
+
+    said = capsys.readouterr().out
+    assert "next: yoked sample night --checkpoint 1 --runs-dir 'my runs'\n" in said
+
+
 def test_what_a_host_hides_in_a_run_stays_there_and_is_said_once(
     there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:

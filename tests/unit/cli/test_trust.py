@@ -41,6 +41,18 @@ def test_trust_agrees_to_the_values_and_shows_them(
     assert list(told["trusted"]) == ["ssh_config"]
 
 
+def test_a_file_is_named_as_one_word(cloned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cloned / "yoked.toml").rename(cloned / "-my fleet.toml")
+
+    assert main(["trust", "./-my fleet.toml"]) == 0
+    assert main(["runs", "--fleet=-my fleet.toml"]) == 1
+    assert main(["trust", "--revoke", "./-my fleet.toml"]) == 0
+    capsys.readouterr()
+    assert main(["runs", "--fleet=-my fleet.toml"]) == 2
+
+    assert "yoked trust './-my fleet.toml'    agrees" in capsys.readouterr().err
+
+
 def at_a_terminal(folder: Path, answer: str) -> tuple[int, str]:
     """`yoked hosts` at a terminal of its own, and what a person answers it."""
     controller, terminal = pty.openpty()

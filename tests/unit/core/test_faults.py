@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import shlex
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,22 @@ def raised() -> Iterator[tuple[str, set[str]]]:
 
 def test_every_place_gives_what_the_sentences_name_and_nothing_else() -> None:
     assert [(code, names) for code, names in raised() if names != fields(code)] == []
+
+
+def test_a_path_is_one_word_of_a_line_to_paste_and_no_option() -> None:
+    params = {name: "0" for code in FAULTS for name in fields(code)} | {"timeout_s": 1, "free": 1}
+    params |= {"most_bytes": 1, "files": 1, "most": 1, "number": 1}
+    paths = ("path", "folder", "parent", "python")
+    broken = []
+    for code in FAULTS:
+        odd = dict.fromkeys(paths, "-my $(fleet)'s.toml")
+        lines = fault(code, **{**params, **odd}).fix
+        for told, line in zip(FAULTS[code].fix, lines, strict=True):
+            if any(f"{{{name}}}" in told for name in paths):
+                words = shlex.split(line.replace("`", ""))
+                broken += [line] * ("./-my $(fleet)'s.toml" not in words)
+
+    assert broken == []
 
 
 def test_every_code_is_raised_somewhere() -> None:

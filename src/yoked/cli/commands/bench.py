@@ -12,6 +12,7 @@ from yoked.cli.flags import FleetFlag, same_fleet
 from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.output import Output
 from yoked.console import StageProgress
+from yoked.core.names import path_word
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.report.bench_table import COLUMNS, BenchTable, to_markdown
@@ -125,10 +126,12 @@ def _check(
     if markdown and config.json_output:
         raise UsageError("--json and --markdown are two forms", fix="give one of the two")
     if plot is not None and plot.suffix not in PLOTS:
-        raise UsageError(f"--plot {plot}: its name does not say what", fix="--plot bench.png")
+        why = f"{plot.suffix} is no file type of a plot" if plot.suffix else "no file type"
+        raise UsageError(f"--plot {plot}: {why}", fix="end the name in .png, .svg or .pdf")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise UsageError(
-            f"--plot {plot}: there is no folder {plot.parent}", fix=f"mkdir -p {plot.parent}"
+            f"--plot {plot}: there is no folder {plot.parent}",
+            fix=f"mkdir -p {path_word(plot.parent)}",
         )
 
 

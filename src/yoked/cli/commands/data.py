@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from yoked.cli.commands.install import HostsFlag, selected
-from yoked.cli.flags import FleetFile, JsonFlag
+from yoked.cli.flags import FleetFile, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.console import StageProgress
+from yoked.core.names import path_word
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import connected
@@ -120,14 +121,20 @@ def push(
             for name, client in clients.items():
                 sent[name] = push_data(client, dataset.folder, progress)
                 push_kernels(client)
-    report_push(dataset.folder, dataset.info.max_seq_len, sent, output)
+    report_push(dataset.folder, dataset.info.max_seq_len, sent, output, same_fleet(fleet))
     return 0
 
 
 def report_push(
-    folder: Path, max_seq_len: int, sent_bytes: Mapping[str, int], output: Output
+    folder: Path,
+    max_seq_len: int,
+    sent_bytes: Mapping[str, int],
+    output: Output,
+    fleet_flag: str,
 ) -> None:
-    """Say what hosts got. sent_bytes: by host; 0: it was there."""
+    """Say what hosts got. sent_bytes: by host; 0: it was there. fleet_flag: what a command line
+    about the same hosts ends with.
+    """
     output.result(
         {
             "folder": str(folder),
@@ -139,7 +146,7 @@ def report_push(
             f"{name:<12} {f'got {format_bytes(sent)}' if sent else 'had it'}"
             for name, sent in sent_bytes.items()
         ],
-        next_commands=[_train_on(folder, max_seq_len)],
+        next_commands=[f"{_train_on(folder, max_seq_len)}{fleet_flag}"],
     )
 
 
@@ -164,7 +171,7 @@ def report_dataset(payload: Mapping[str, Any], output: Output) -> None:
 
 def _train_on(folder: Path, max_seq_len: int) -> str:
     # By this name it is taken as it is, whatever tokenizer and packing it was made with.
-    return f"yoked train --data {folder.name} --max-seq-len {max_seq_len}"
+    return f"yoked train --data {path_word(folder.name)} --max-seq-len {max_seq_len}"
 
 
 @app.command
@@ -229,7 +236,7 @@ def _download_from_hub(name: str, shards: int | None, output: Output) -> int:
             f"{plural(len(corpus.files), 'file')}, {format_bytes(size_bytes)}",
             f"folder  {corpus.root}",
         ],
-        next_commands=[f"yoked train --data {pinned}"],
+        next_commands=[f"yoked train --data {path_word(pinned)}"],
     )
     return 0
 

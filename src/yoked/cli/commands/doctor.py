@@ -13,6 +13,7 @@ from yoked.cli.completers import checks
 from yoked.cli.flags import FleetFile, JsonFlag, flag, switch
 from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
+from yoked.core.names import path_word
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.fleet.model import Fleet
@@ -107,7 +108,7 @@ class DoctorFlags:
         if self.bundle.exists():
             raise UsageError(
                 f"--bundle {self.bundle}: there is such a file, and it is left as it is",
-                fix=f"name another, or rm {self.bundle}",
+                fix=f"name another, or rm {path_word(self.bundle)}",
             )
 
     def _given(self, *names: str) -> list[str]:

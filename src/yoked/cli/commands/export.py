@@ -14,6 +14,7 @@ from yoked.cli.copies import with_newest_checkpoint
 from yoked.cli.flags import CheckpointFlag, JsonFlag, RunsDir, check_checkpoint
 from yoked.cli.output import Output
 from yoked.cli.sampling import RunOrFolder
+from yoked.core.names import path_word
 from yoked.errors import UsageError
 from yoked.units import format_bytes, format_count
 
@@ -62,7 +63,7 @@ def command(
     from yoked.train.export import export
 
     done = export(source, target, to, checkpoint=checkpoint, force=force, ranks=ranks or 1)
-    folder = shlex.quote(str(target))
+    folder = path_word(target)
     loads = f"{_python()} {folder}/model.py 'The'"
     if to == "nanochat":
         loads = f"NANOCHAT_BASE_DIR={folder} python -m scripts.base_eval"

@@ -31,7 +31,7 @@ from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import Hosts, reach_hosts, require_all
 from yoked.launch.outputs import FOLDER as OUTPUTS
 from yoked.launch.registry import Record, pick
-from yoked.runs import find_run
+from yoked.runs import find_run, same_runs
 from yoked.units import format_bytes, listed, plural
 from yoked.workflows.fetching import fetch_run
 
@@ -110,7 +110,7 @@ def _fetch_outputs(
         )
     if record.active:
         output.note(f"run {name} goes on: a file may come half written, and anew the next time")
-    again = f"yoked fetch {shlex.quote(name)}{named}{same_fleet(fleet)}"
+    again = f"yoked fetch {shlex.quote(name)}{named}{same_runs(runs_dir)}{same_fleet(fleet)}"
     clients = {host: hosts.clients[host] for host in record.hosts}
     here = runs_dir / name
     found = bring_outputs(clients, record, here, patterns, output, again=again, yes=yes)
@@ -153,6 +153,6 @@ def _fetch_checkpoint(
         {"run": name, "host": host, "dir": str(runs_dir / name), "bytes": came},
         verdict=f"fetched {named_checkpoint(checkpoint)} of {name} from {host}: "
         f"{format_bytes(came)}",
-        next_commands=[f"yoked sample {name}{same_checkpoint(checkpoint)}"],
+        next_commands=[f"yoked sample {name}{same_checkpoint(checkpoint)}{same_runs(runs_dir)}"],
     )
     return 0

@@ -202,7 +202,7 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
             if list(known) == [HERE] and not fleet.path.is_file():
                 raise UsageError(
                     f"--host {name}: there is no yoked.toml here, so no such host",
-                    fix=f"yoked init . {name}    or --fleet FILE",
+                    fix=f"yoked init . {shlex.quote(name)}    or --fleet FILE",
                 )
             raise UsageError(
                 f"--host {name}: there is none in {fleet.path}",

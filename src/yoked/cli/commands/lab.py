@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from yoked.cli.completers import fault_kinds, lab_hosts, topologies
 from yoked.cli.flags import JsonFlag
 from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.output import Output
+from yoked.core.names import path_word
 from yoked.errors import LabError, UsageError
 from yoked.table import table
 from yoked.units import plural
@@ -86,7 +88,7 @@ def up(
             fix=[
                 f"yoked lab status --lab {name}",
                 f"yoked lab down {name}",
-                f"yoked lab up {topology} --name ANOTHER",
+                f"yoked lab up {path_word(topology)} --name ANOTHER",
             ],
         )
     # Closing the terminal is an interrupt too: nothing may stay half up.
@@ -178,7 +180,10 @@ def execute(
     `--` may part the two. It starts in the home folder, as with ssh.
     """
     if not command:
-        raise UsageError("no program is named", fix=f"yoked lab exec {host} -- hostname")
+        raise UsageError(
+            "no program is named",
+            fix=f"yoked lab exec{_flag(lab)} {shlex.quote(host)} -- hostname",
+        )
     _become(_open(lab).host(host), command, as_root=root)
 
 
@@ -328,7 +333,7 @@ def list_all(*, json_output: JsonFlag = False) -> int:
 
 
 def _flag(lab: str | None) -> str:
-    return "" if lab is None else f" --lab {lab}"
+    return "" if lab is None else f" --lab {shlex.quote(lab)}"
 
 
 def _open(name: str | None) -> Lab:

@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter
 
 from yoked.cli.flags import flag
 from yoked.cli.output import Output
+from yoked.core.names import path_word
 from yoked.errors import UsageError, YokedError
 from yoked.launch.manifests.slurm import SlurmOptions, sbatch_script
 from yoked.launch.manifests.spec import (
@@ -179,7 +180,7 @@ def report(flags: ManifestFlags, made: Manifest, output: Output) -> int:
     output.result(
         {"for": flags.scheduler, "kind": made.kind, "text": made.text, "files": files},
         verdict=f"written: {file}",
-        next_commands=[f"{starts} {shlex.quote(str(file))}"],
+        next_commands=[] if file is None else [f"{starts} {path_word(file)}"],
     )
     return 0
 
@@ -270,7 +271,8 @@ def _check_train(config: TrainConfig, flags: ManifestFlags) -> None:
         )
     taken = config.run is not None and (config.runs_dir / config.run / "run.json").exists()
     if flags.scheduler == "slurm" and taken and not config.resume:
+        run = shlex.quote(config.run or "")
         raise UsageError(
             f"there is a run named {config.run} in {config.runs_dir} already",
-            fix=f"another --run NAME, or go on with it: -- train --resume --run {config.run}",
+            fix=f"another --run NAME, or go on with it: -- train --resume --run {run}",
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.cli.flags import same_fleet
+from yoked.core.names import path_word
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import MIN_SPEEDUP
 from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, transfer_times
@@ -144,8 +145,8 @@ def train_commands(
         words.append(f"--sync {plan.chosen.sync}")
     if plan.excluded:
         fleet = Path("fewer.toml")
-        config = "" if ssh_config is None else f" --ssh-config {shlex.quote(str(ssh_config))}"
-        commands.append(f"yoked init {' '.join(plan.chosen.hosts)} --fleet {fleet}{config}")
+        config = "" if ssh_config is None else f" --ssh-config {path_word(ssh_config)}"
+        commands.append(f"yoked init {shlex.join(plan.chosen.hosts)} --fleet {fleet}{config}")
     return [*commands, f"{' '.join(words)}{same_fleet(fleet)}"]
 
 

@@ -50,9 +50,13 @@ def command(
     """
     output, flag = Output(json_mode=json_output), same_fleet(fleet)
     if folder is not None and remove is not None:
-        raise UsageError("--remove and a folder: which?", fix=f"yoked push --remove {remove}")
+        raise UsageError(
+            "--remove and a folder: which?", fix=f"yoked push --remove {shlex.quote(remove)}"
+        )
     if name is not None and folder is None:
-        raise UsageError("--name: of which folder?", fix=f"yoked push FOLDER --name {name}")
+        raise UsageError(
+            "--name: of which folder?", fix=f"yoked push FOLDER --name {shlex.quote(name)}"
+        )
     hosts = selected(open_fleet(fleet), host)
     if remove is not None:
         check_data_name(remove)

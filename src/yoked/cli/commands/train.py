@@ -21,7 +21,7 @@ from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import find_fleet, load_fleet
 from yoked.fleet.model import Fleet
-from yoked.runs import find_run, new_run_name
+from yoked.runs import find_run, new_run_name, same_runs
 from yoked.train.config import TrainConfig
 from yoked.train.data.hub_names import HUB
 from yoked.units import format_bytes, format_count, format_duration
@@ -267,10 +267,7 @@ def _ranks_before(folder: Path) -> int:
 
 
 def _run_flags(run: str, config: TrainConfig) -> str:
-    where = shlex.quote(run)
-    if config.runs_dir == Path("runs"):
-        return where
-    return f"{where} --runs-dir {shlex.quote(str(config.runs_dir))}"
+    return f"{shlex.quote(run)}{same_runs(config.runs_dir)}"
 
 
 def _evidence(result: Result) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetHere, JsonFlag
+from yoked.cli.flags import FleetHere, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet import trust
@@ -45,6 +45,6 @@ def command(
         {"fleet": str(path), "trusted": dict(values)},
         verdict=f"trusted: {path}" if values else f"{path} names nothing that has to be trusted",
         evidence=[one_line(f"{key} = {value}") for key, value in values.items()],
-        next_commands=["yoked hosts" if file is None else f"yoked hosts --fleet {path}"],
+        next_commands=[f"yoked hosts{same_fleet(file)}"],
     )
     return 0
