@@ -53,7 +53,6 @@ MODULES = {
     "job_sweep": "reap",
     "job_listeners": "listeners",
     "job_others": "others",
-    "listener_owner": "listeners",
     "half_open": "listeners",
     "health": "health",
     "culprits": "culprits",

@@ -28,11 +28,6 @@ def leave_out(listener: socket.socket) -> None:
     _own.add(os.fstat(listener.fileno()).st_ino)
 
 
-def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
-    """`listener_owners` of TCP `port`."""
-    return listener_owners(int(call.args["port"]))
-
-
 def answer_half_open(call: Call) -> list[dict[str, Any]] | None:
     """[{port, address}] of TCP connections that were begun here, and not confirmed: port is ours,
     address theirs. So their first packet came, and our answer did not, or not theirs to it. None:

@@ -41,7 +41,6 @@ from yoked.errors import HostError
 
 # The longest that a listener lives, whatever its controller does.
 LISTEN_S = 60.0
-_POLL_S = 0.1
 _ARRIVAL_POLL_S = 0.01
 # A peer that is silent for longer is gone.
 _PATIENCE_S = 5.0

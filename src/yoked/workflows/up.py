@@ -308,9 +308,7 @@ class DoctorStep:
         meant = [plan.finding for plan in able] or errors
         return Standing(
             "due" if able else "hands",
-            "; ".join(
-                f"{each.check} on {', '.join(each.hosts) or 'this machine'}" for each in meant
-            ),
+            "; ".join(map(_named, meant)),
             tuple(line for each in meant for line in render.error_lines(each, seen.examination)),
             tuple(
                 Command(fix.host, render.typed(fix, seen.examination), fix.by_hand, fix.root)

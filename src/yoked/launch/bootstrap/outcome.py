@@ -22,7 +22,6 @@ Stop = Literal["interrupted", "stopped"]
 # A clock may be wrong, but not by 30,000 years.
 Moment = Annotated[float, Constraint("a time", lambda time_s: abs(time_s) < 1e12)]
 
-STATUSES: tuple[Status, ...] = ("finished", "failed", "stopped", "interrupted")
 STERNEST_FIRST: tuple[Stop, ...] = ("stopped", "interrupted")
 # As a shell has it for a command that a signal ended: 128 and the number of the signal.
 EXIT_CODES: Mapping[Status, int] = {
