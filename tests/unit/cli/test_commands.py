@@ -78,7 +78,7 @@ def test_data_that_was_sent_is_trained_on_by_the_name_that_hosts_know(
     stdout = io.StringIO()
     output = Output(json_mode=False, stdout=stdout)
 
-    report_push(Path("/cache/data/sotu-0123"), 256, {"attic": 0}, output)
+    report_push(Path("/cache/data/sotu-0123"), 256, {"attic": 0}, output, "")
 
     assert stdout.getvalue() == snapshot
 
