@@ -47,8 +47,9 @@ def take_any_text() -> None:
     """
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
         # What a test put there is another kind of stream, or was read from already.
-        with suppress(AttributeError, OSError, ValueError):
-            stream.reconfigure(errors=errors)
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError, ValueError):
+                stream.reconfigure(errors=errors)
 
 
 def outlive_full_disk() -> None:
