@@ -38,6 +38,17 @@ def data_root() -> Path:
     return _root("YOKED_DATA_HOME", "XDG_DATA_HOME", ".local/share")
 
 
+def home() -> Path:
+    """The person's home folder. Raises YokedError where nothing says which it is."""
+    try:
+        return Path.home()
+    except RuntimeError as problem:
+        raise YokedError(
+            f"nothing says where the home folder of user {os.getuid()} is",
+            fix="export HOME=FOLDER    a folder of your own",
+        ) from problem
+
+
 def private_folder(folder: Path) -> Path:
     """Make a folder, and those above it that are missing, for us alone. Raises OSError.
 
@@ -82,8 +93,14 @@ def own_folder(folder: Path) -> Path:
 
 def _root(own_variable: str, xdg_variable: str, below_home: str) -> Path:
     if own := os.environ.get(own_variable):
-        return Path(own).expanduser().absolute()
+        try:
+            return Path(own).expanduser().absolute()
+        except RuntimeError as problem:
+            raise YokedError(
+                f"{own_variable} is {own}: there is no such home",
+                fix=f"export {own_variable}=FOLDER    a folder of your own",
+            ) from problem
     base = Path(os.environ.get(xdg_variable) or "")
     if not base.is_absolute():
-        base = Path.home() / below_home
+        base = home() / below_home
     return base / "yoked"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.failures import raises_fault
 
+from yoked.errors import YokedError
 from yoked.paths import cache_root, own_folder, private_folder, state_root
 from yoked.remote.ssh import control_folder
 from yoked.remote.transport import connect_here
@@ -26,6 +27,25 @@ ROOTS = pytest.mark.parametrize(
     ],
 )
 Root = Callable[[], Path]
+
+
+@ROOTS
+def test_a_home_that_nobody_knows_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, root: Root, own: str, xdg: str, below_home: str
+) -> None:
+    monkeypatch.setenv(own, "~nobody-of-this-name/yoked")
+    with pytest.raises(YokedError, match=f"{own} is ~nobody-of-this-name/yoked"):
+        root()
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.delenv(own)
+    monkeypatch.delenv(xdg, raising=False)
+    with pytest.raises(YokedError, match="nothing says where the home folder") as caught:
+        root()
+    assert "export HOME=" in caught.value.fix[0]
 
 
 @ROOTS

@@ -19,7 +19,7 @@ from yoked.agent.ask import named_values, number, run_quiet, sysctl, text, user_
 from yoked.agent.server import Call
 from yoked.core.fs import free_bytes
 from yoked.core.proc import has_proc
-from yoked.paths import cache_root, state_root
+from yoked.paths import cache_root, home, state_root
 
 
 def answer_facts(call: Call) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
     has_proc: whether processes are told of as on Linux, which supervision needs.
     """
     del call
-    home, state, cache = Path.home(), state_root(), cache_root()
+    own, state, cache = home(), state_root(), cache_root()
     return {
         "hostname": socket.gethostname(),
         "machine": machine_identity(),
@@ -42,7 +42,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
         **memory(),
         "gpus": gpus.find_gpus(),
         "free_bytes": {
-            "home": free_bytes(home),
+            "home": free_bytes(own),
             "state": free_bytes(state),
             "cache": free_bytes(cache),
         },
@@ -50,7 +50,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
         "executable": sys.executable,
         "state": str(state),
         "cache": str(cache),
-        "home": str(home),
+        "home": str(own),
         "path": os.environ.get("PATH", os.defpath),
         "user": user_name(os.getuid()),
         "uid": os.getuid(),
