@@ -84,7 +84,7 @@ def _sharing(config: str | None) -> dict[str, str]:
     digest = ""
     if config is not None:
         # Parts the connections of one configuration from another's: `%C` does not know of it.
-        digest = hashlib.sha256(str(Path(config).absolute()).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(os.fsencode(Path(config).absolute())).hexdigest()[:8]
     return {
         "ControlMaster": "auto",
         "ControlPath": str(control_folder() / f"{digest}%C"),

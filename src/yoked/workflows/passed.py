@@ -69,4 +69,5 @@ def _write(file: Path, steps: Mapping[str, Any]) -> None:
 def _file(fleet: Fleet) -> Path:
     # Of this file and these hosts: others have to pass by themselves.
     hosts = "\n".join([os.fspath(fleet.path.absolute()), *(host.name for host in fleet.hosts)])
-    return state_root() / "passed" / f"{hashlib.sha256(hosts.encode()).hexdigest()[:16]}.json"
+    digest = hashlib.sha256(os.fsencode(hosts)).hexdigest()
+    return state_root() / "passed" / f"{digest[:16]}.json"

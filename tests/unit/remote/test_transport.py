@@ -362,6 +362,10 @@ def test_hosts_of_one_name_in_two_configurations_do_not_share_a_connection() -> 
     assert len(paths) == 3
 
 
+def test_a_configuration_whose_name_is_no_text_is_one(tmp_path: Path) -> None:
+    assert ssh_argv("attic", str(tmp_path / os.fsdecode(b"caf\xe9")))
+
+
 def test_the_way_to_a_shared_connection_is_short_wherever_temporary_files_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

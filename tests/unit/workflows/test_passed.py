@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def test_what_passed_is_known_until_it_is_forgotten(fleet: Fleet) -> None:
     assert {name: each.said for name, each in passed_of(fleet).items()} == {
         "install": "2 hosts can train"
     }
+
+
+def test_a_folder_whose_name_is_no_text_has_notes_too(fleet: Fleet, tmp_path: Path) -> None:
+    odd = replace(fleet, path=tmp_path / os.fsdecode(b"caf\xe9") / "yoked.toml")
+
+    note_passed(odd, "install", "2 hosts can train")
+
+    assert set(passed_of(odd)) == {"install"}
 
 
 def test_other_hosts_have_to_pass_by_themselves(fleet: Fleet) -> None:
