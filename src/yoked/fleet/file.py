@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shutil
 import tomllib
@@ -154,11 +155,13 @@ def find_fleet(named: Path | None) -> Path | None:
 
     Raises FleetError when the named one is not there.
     """
-    if named is None:
-        here = Path(FILE_NAME)
-        return here if here.is_file() else None
     if named == Path(HERE):
         return None
+    if named is None:
+        named = Path(FILE_NAME)
+        # One that leads nowhere, or is a folder, is no wish for this machine alone.
+        if not os.path.lexists(named):
+            return None
     if named.is_dir():
         if not (named / FILE_NAME).is_file():
             raise fault("fleet-missing", path=named / FILE_NAME)
@@ -167,7 +170,7 @@ def find_fleet(named: Path | None) -> Path | None:
             fix=f"name the file in it: {named / FILE_NAME}",
         )
     if not named.is_file():
-        raise fault("fleet-missing", path=named)
+        raise fault("fleet-missing", path=named.resolve() if named.is_symlink() else named)
     return named
 
 
@@ -364,6 +367,11 @@ def write_fleet(path: Path, text: str, *, force: bool = False) -> Path | None:
             mode &= path.stat().st_mode | 0o600
             kept = Path(shutil.copy2(path, path.with_name(f"{path.name}.old")))
         write_bytes(path, text.encode(), mode=mode)
+    except UnicodeEncodeError as problem:
+        raise FleetError(
+            f"{path} cannot be written: it would name a file whose name is no UTF-8 text",
+            fix="give that file another name",
+        ) from problem
     except OSError as problem:
         raise fault("fleet-unwritable", path=path, reason=problem.strerror) from problem
     return kept

@@ -23,10 +23,11 @@ from yoked.core.fs import read_json, write_bytes
 from yoked.core.names import path_word
 from yoked.errors import FleetError
 from yoked.fleet.model import Fleet, Notify
-from yoked.paths import private_folder, state_root
+from yoked.paths import home, private_folder, state_root
 from yoked.text import one_line
 
 Values = Mapping[str, str]
+_MOST_CONFIG_BYTES = 1 << 20
 
 
 def values_of(fleet: Fleet) -> Values:
@@ -83,7 +84,7 @@ def require_trusted(fleet: Fleet) -> Path | None:
 
 def own_config() -> Path:
     """The person's own file, which ssh reads anyway."""
-    return Path.home() / ".ssh" / "config"
+    return home() / ".ssh" / "config"
 
 
 def _is_own(path: Path) -> bool:
@@ -158,7 +159,8 @@ def revoke(path: Path) -> bool:
     """Agree to nothing of a file any more; whether there was something."""
     entry = _entry(path)
     was_there = entry.is_file()
-    entry.unlink(missing_ok=True)
+    for each in (entry, entry.with_suffix(".ssh_config")):
+        each.unlink(missing_ok=True)
     return was_there
 
 
@@ -201,11 +203,26 @@ def _forget_files_that_are_gone(folder: Path) -> None:
 
 
 def _read_config(fleet: Fleet) -> bytes | None:
-    """The ssh_config that a fleet's file names, read once; None: none is named, or there."""
+    """The ssh_config that a fleet's file names, read once; None: none is named, or there.
+
+    Nobody has agreed to it yet: /dev/zero has no end, and a pipe may have no writer. Raises
+    FleetError for what is larger than any such file.
+    """
+    path = fleet.ssh_config
+    if path is None or not path.is_file():
+        return None
     try:
-        return None if fleet.ssh_config is None else fleet.ssh_config.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MOST_CONFIG_BYTES + 1)
     except OSError:
         return None
+    if len(content) > _MOST_CONFIG_BYTES:
+        raise FleetError(
+            f"{fleet.path} names {path} as its ssh_config, which has more than "
+            f"{_MOST_CONFIG_BYTES:,} bytes",
+            fix=f"mend ssh_config in {fleet.path}",
+        )
+    return content
 
 
 def _owned(path: Path) -> str:

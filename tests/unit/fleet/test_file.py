@@ -239,7 +239,7 @@ def test_the_named_file_counts_then_the_one_that_is_here(
     (tmp_path / "ssh" / "config").touch()
 
     assert find_fleet(None) is None
-    assert find_fleet(Path(".")) is None  # noqa: PTH201 - as it is typed
+    assert find_fleet(Path()) is None  # noqa: PTH201 - as it is typed
     assert open_fleet(None).hosts == (Host("."),)
     remember(read_fleet(other))
     assert open_fleet(other).name == "home"
@@ -247,6 +247,23 @@ def test_the_named_file_counts_then_the_one_that_is_here(
     assert open_fleet(None).name == "here"
     with raises_fault("fleet-missing", path="nowhere.toml"):
         find_fleet(Path("nowhere.toml"))
+
+
+def test_a_file_here_that_leads_nowhere_is_no_wish_for_this_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_fleet(None) is None
+
+    Path("yoked.toml").symlink_to("shared/home.toml")
+    with raises_fault("fleet-missing", path=str(tmp_path / "shared/home.toml")):
+        find_fleet(None)
+
+    Path("yoked.toml").unlink()
+    Path("yoked.toml").mkdir()
+    with raises_fault("fleet-missing", path="yoked.toml/yoked.toml"):
+        find_fleet(None)
+    assert find_fleet(Path()) is None
 
 
 def test_of_a_folder_the_file_in_it_is_named_and_where_there_is_none_how_it_is_written(

@@ -13,7 +13,7 @@ from tests.failures import raises_fault
 from yoked.cli.main import main
 from yoked.errors import FleetError
 from yoked.fleet.file import load_fleet, read_fleet
-from yoked.fleet.trust import remember, revoke
+from yoked.fleet.trust import remember, revoke, values_of
 from yoked.paths import state_root
 
 
@@ -31,6 +31,24 @@ def is_trusted(path: Path) -> bool:
     except FleetError as problem:
         return "nobody has agreed" not in problem.what
     return True
+
+
+@pytest.mark.parametrize("config", ["/dev/zero", "pipe", "."])
+def test_a_config_that_is_no_file_is_not_read(cloned: Path, config: str) -> None:
+    os.mkfifo(cloned / "pipe")
+    (cloned / "yoked.toml").write_text(f'[fleet]\nssh_config = "{config}"\n[[host]]\nname = "a"\n')
+
+    (value,) = values_of(read_fleet(cloned / "yoked.toml")).values()
+
+    assert value.endswith("(not there)")
+
+
+def test_a_config_without_an_end_is_refused(cloned: Path) -> None:
+    with (cloned / "config").open("wb") as file:
+        file.truncate(1 << 40)
+
+    with pytest.raises(FleetError, match="which has more than"):
+        values_of(read_fleet(cloned / "yoked.toml"))
 
 
 def test_what_was_agreed_to_can_be_taken_back(cloned: Path) -> None:
