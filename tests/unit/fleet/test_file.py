@@ -239,7 +239,7 @@ def test_the_named_file_counts_then_the_one_that_is_here(
     (tmp_path / "ssh" / "config").touch()
 
     assert find_fleet(None) is None
-    assert find_fleet(Path()) is None  # noqa: PTH201 - as it is typed
+    assert find_fleet(Path(".")) is None  # noqa: PTH201 - as it is typed
     assert open_fleet(None).hosts == (Host("."),)
     remember(read_fleet(other))
     assert open_fleet(other).name == "home"
