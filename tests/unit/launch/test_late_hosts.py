@@ -38,6 +38,8 @@ def told(node: int, state: str, launch_id: str = "new", **more: Any) -> dict[str
 class FakeAgent:
     """Tells the states of its job one after the other, and what rank 0 wrote."""
 
+    host = "attic"
+
     def __init__(self, *states: dict[str, Any]) -> None:
         self._states = list(states)
         self.asked = 0
