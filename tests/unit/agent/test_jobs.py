@@ -30,7 +30,7 @@ from tests.unit.agent.job_acts import (
 from yoked.agent import jobs
 from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import JobFolder
-from yoked.agent.listeners import listening_sockets
+from yoked.agent.listeners import listener_owners, listening_sockets
 from yoked.agent.server import Call, Server
 from yoked.core.proc import ProcessId, processes_of
 from yoked.errors import JobError, YokedError
@@ -451,7 +451,7 @@ def test_a_process_whose_job_is_gone_is_shown_then_reaped(agent: AgentClient, ro
         port = int(stale.stdout.readline())
         try:
             shown = [one for one in agent.call("job_reap")["processes"] if one["run"] == "old"]
-            owners = agent.call("listener_owner", port=port)
+            owners = listener_owners(port)
             assert stale.poll() is None
             agent.call("job_reap", kill=True)
             stale.wait(10)
