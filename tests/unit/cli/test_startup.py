@@ -109,3 +109,19 @@ def test_a_file_in_the_place_of_a_folder_is_no_bug() -> None:
 
     assert found is not None
     assert "/etc/passwd/jobs" in found.what
+
+
+def test_modules_of_the_program_here_are_not_taken_for_pythons(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("class Waiting: pass\n")
+    program = "import yoked.cli, queue, sys; print(queue.SimpleQueue, sys.path[0])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == f"<class '_queue.SimpleQueue'> {SOURCES}\n"
