@@ -21,8 +21,8 @@ from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.records.examination import HostSeen, Need, SshFailure
-from yoked.records.host_rules import TORCH
 from yoked.records.rules import reread
+from yoked.records.torch_rules import TORCH
 from yoked.remote.client import AgentClient, Part, RemoteBug
 from yoked.remote.connect import connect_host
 

@@ -12,7 +12,7 @@ from typing import Any
 from yoked.core.schema import decode
 from yoked.errors import YokedError
 from yoked.records.examination import Dial, Examination, HostSeen
-from yoked.records.host_rules import FACTS, HEALTH, INTERFACES, TORCH
+from yoked.records.host_rules import FACTS, HEALTH, INTERFACES
 from yoked.records.rules import (
     address,
     count,
@@ -36,6 +36,7 @@ from yoked.records.rules import (
     version,
     word,
 )
+from yoked.records.torch_rules import TORCH
 
 VERSION = 1
 # An entry of yoked.toml.
@@ -65,6 +66,10 @@ _CONTROLLER = fields(
         "programs": each(path),
         "modules": each(variable),
         "unsorted": each(line),
+        "own": each(line),
+        "left": each(line),
+        "special": each(line),
+        "misnamed": each(line),
         "time_s": number,
     }
 )

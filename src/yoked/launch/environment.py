@@ -15,9 +15,9 @@ from yoked.core.faults import fault
 from yoked.core.parallel import at_once
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
-from yoked.records.host_rules import TORCH
 from yoked.records.rules import fields, named, optional, version, word
 from yoked.records.shell import path_word, quoted
+from yoked.records.torch_rules import TORCH
 from yoked.remote.client import AgentClient
 from yoked.text import telling
 

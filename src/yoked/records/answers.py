@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yoked.records.host_rules import CULPRITS, DIAL, FACTS, HEALTH, INTERFACES
+from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES
 from yoked.records.job_rules import JOB, STATE
 from yoked.records.rules import (
     OddError,
@@ -44,6 +44,7 @@ from yoked.records.rules import (
     whole,
     word,
 )
+from yoked.records.torch_rules import CULPRITS
 
 # How a program ended.
 _OUTCOME = complete(

@@ -384,53 +384,6 @@ HEALTH = fields(
     }
 )
 
-# What keeps an interpreter from working: see yoked.agent.culprits.
-CULPRITS = fields(
-    {
-        "what": one_of("start", "import"),
-        "late": flag,
-        "variables": each(
-            fields({"name": variable, "places": each(PLACE)}, needed=("name", "places"))
-        ),
-        "files": each(path),
-    }
-)
-
-_MODULE = fields({"path": path, "version": version, "digest": word}, needed=("path",))
-
-TORCH = fields(
-    {
-        "python": line,
-        "python_version": version,
-        "torch": version,
-        "torch_path": line,
-        "numpy": version,
-        "gloo": flag,
-        "nccl": flag,
-        "headers": flag,
-        "build": one_of("cpu", "cuda", "rocm"),
-        "cuda_build": version,
-        "cuda_available": flag,
-        "imported": flag,
-        "error": text,
-        "no_base": text,
-        "took_s": number,
-        "stranded": path,  # packages beside it that it takes no notice of
-        "tls_most": word,  # where the settings of OpenSSL allow no newer one
-        "tls_file": path,
-        "silent_s": number,  # for how long it had not begun
-        "blame": fields({"file": path, "package": word, "missing": word, "of_python": flag}),
-        "compiled": flag,  # whether what Python made of torch's sources is kept
-        "modules": named(variable, optional(_MODULE)),  # of programs here; None: it finds none
-        "stops": fields(
-            {"times": count, "lost_s": number, "pid": pid, "command": text},
-            needed=("times", "lost_s"),
-        ),
-        "culprits": CULPRITS,
-    },
-    strict=("torch", "torch_path", "numpy"),
-)
-
 DIAL = fields(
     {
         "ok": flag,
