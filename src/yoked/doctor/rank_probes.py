@@ -32,7 +32,8 @@ _CALL_S = 5.0
 # Each after what it imports.
 _CHANNEL = ("names", "tls", "frames", "carry", "peer", "hub", "dial")
 _MODULES = (
-    "core.torchbuild", "parent_death", "ranks.store", *(f"channel.{name}" for name in _CHANNEL)
+    "core.torchbuild", "probe.origins", "probe.interpreter", "parent_death", "ranks.store",
+    *(f"channel.{name}" for name in _CHANNEL),
 )  # fmt: skip
 _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
@@ -54,7 +55,8 @@ def program() -> str:
     """The text of the rank, and of all that it imports: nothing of ours is there yet."""
     package = Path(yoked.__file__).parent
     text = (package / "probe" / "smoke_test.py").read_text(encoding="utf-8")
-    sources = dict.fromkeys(("yoked", "yoked.core", "yoked.ranks", "yoked.channel"), "")
+    packages = ("yoked", "yoked.core", "yoked.probe", "yoked.ranks", "yoked.channel")
+    sources = dict.fromkeys(packages, "")
     for name in _MODULES:
         file = package.joinpath(*name.split(".")).with_suffix(".py")
         sources[f"yoked.{name}"] = file.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from yoked.doctor.dials import Endpoint
 from yoked.doctor.host_probes import LOAD_S, HostProbe, HostProbes
@@ -19,6 +19,8 @@ from yoked.records.examination import Dial, World
 # After so long a look waits no more for imports of all of torch, which prove little beyond what
 # is known; with GPUs everywhere NCCL's world needs them.
 _IMPORT_UNTIL_S, _GPU_IMPORT_UNTIL_S = 4.0, 15.0
+# On a host whose Python takes in what no other one does, it is waited for so much longer.
+_ODD_IMPORT_S = 12.0
 
 
 def check_world(
@@ -84,8 +86,35 @@ def _unloaded(trials: dict[str, RankProbe], until_s: float) -> str | None:
 def _await_imports(probes: HostProbes, until_s: float) -> bool:
     """Whether all of torch is loaded everywhere in time."""
     trials = probes.trainings()
-    ends = [each.await_any("ready", "failed", until_s=until_s) for each in trials.values()]
-    return len(ends) == len(probes.here) and all(end and "ready" in end for end in ends)
+    ends = {
+        name: each.await_any("ready", "failed", until_s=until_s) for name, each in trials.items()
+    }
+    late = {name for name, end in ends.items() if end is None}
+    odd = late & _odd_ones(probes)
+    for name in (late - odd) if odd else ():
+        # Hosts may be virtual, and have their cores in common.
+        trials[name].go(None)
+    for name in odd:
+        trials[name].await_any("ready", "failed", until_s=until_s + _ODD_IMPORT_S)
+    return len(ends) == len(probes.here) and all(end and "ready" in end for end in ends.values())
+
+
+def _odd_ones(probes: HostProbes) -> set[str]:
+    """Hosts whose Python takes in a file, a plugin or a variable that not every other one does."""
+    told = {name: _taken_in(probe.trials.values()) for name, probe in probes.here.items()}
+    common = set.intersection(*told.values()) if told else set()
+    return {name for name, own in told.items() if own - common}
+
+
+def _taken_in(trials: Iterable[RankProbe]) -> set[str]:
+    """What an interpreter obeys and runs by itself, as yoked.probe.interpreter tells it."""
+    found: set[str] = set()
+    for has in (each.has for each in trials):
+        for kind, mark in (("starts", "digest"), ("plugins", "value"), ("obeys", None)):
+            told = has.get(kind)
+            for each in told if isinstance(told, list) else ():
+                found.add(f"{kind} {each.get(mark) if isinstance(each, dict) else each}")
+    return found
 
 
 def _on_gpus(probes: HostProbes) -> bool:

@@ -35,7 +35,6 @@ import time
 import types
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +42,14 @@ _BULK_BYTES = 1 << 20
 # Of float32: 1 kB and 1 MB.
 _SMALL, _LARGE = 256, 262_144
 _NICE = 10
-# A module of a person's own is small.
-_MOST_SOURCES, _MOST_BYTES = 64, 1 << 20
 # How often it is looked whether this process was stopped.
 _BEAT_S = 0.05
 
 # Sources of the modules of yoked that it imports, by name. The sender of this file fills them in.
 SOURCES: dict[str, str] = {}
 # The first of them, which alone are needed for versions.
-_FOR_VERSIONS = ("yoked", "yoked.core", "yoked.core.torchbuild")
+_FOR_VERSIONS = ("yoked", "yoked.core", "yoked.core.torchbuild", "yoked.probe",
+                 "yoked.probe.origins", "yoked.probe.interpreter")  # fmt: skip
 
 Spec = Mapping[str, Any]
 World = Callable[[Spec], None]
@@ -63,7 +61,11 @@ def main(argv: list[str]) -> int:
     descriptor = int(argv[-1])
     try:
         _install_modules(_FOR_VERSIONS)
-        tell(has={**versions(), **({"modules": modules(names)} if names else {})})
+        from yoked.probe.interpreter import at_start, installed
+        from yoked.probe.origins import modules
+
+        told = {**as_told(at_start), **versions()}
+        tell(has={**told, **({"modules": modules(names)} if names else {})})
         if how == "versions":
             return 0
         watch_stops()
@@ -72,6 +74,10 @@ def main(argv: list[str]) -> int:
         # A Python may lack ssl, which these import.
         _install_modules(SOURCES)
         tell(has=tls_limit())
+        if how == "train":
+            # From here on everything else on this host goes first: it takes seconds of CPU time.
+            os.nice(_NICE)
+            tell(has=as_told(installed))
         began_s = time.perf_counter()
         world, has = load_all() if how == "train" else load_communication()
         if how == "train":
@@ -84,10 +90,20 @@ def main(argv: list[str]) -> int:
         world(spec)
         tell(done=time.perf_counter() - began_s)
     except Exception as problem:  # noqa: BLE001 - reported to the doctor
+        from yoked.probe.origins import blame
+
         cause = _first_cause(problem)
         tell(failed=in_words(cause), blame=blame(cause))
         return 1
     return 0
+
+
+def as_told(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a look at this interpreter tells; nothing where it fails, for torch does not."""
+    try:
+        return look()
+    except Exception:  # noqa: BLE001 - whatever an odd file or a patched module does
+        return {}
 
 
 def _first_cause(problem: BaseException) -> BaseException:
@@ -101,38 +117,6 @@ def in_words(problem: BaseException) -> str:
     """An exception in one line: its kind, and the first line of what it says."""
     said = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return f"{type(problem).__name__}: {said[0] if said else ''}"
-
-
-def blame(problem: BaseException) -> dict[str, Any]:
-    """Whose fault a failed import may be.
-
-    file: the one that failed; package: as pip names what it is of, or None; of_python: whether it
-    is of Python's own library; missing: the module that was not found.
-    """
-    file = getattr(problem, "path", None)
-    frame = problem.__traceback__ if file is None else None
-    while frame is not None:
-        # What came as text, as all of ours did, has no file.
-        name = frame.tb_frame.f_code.co_filename
-        file = name if name.startswith("/") else file
-        frame = frame.tb_next
-    missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
-    package = _package_of(file) if file else None
-    own = sysconfig.get_paths()["stdlib"] + os.sep
-    of_python = bool(file) and package is None and str(file).startswith(own)
-    return {"file": file, "package": package, "missing": missing, "of_python": of_python}
-
-
-def _package_of(file: str) -> str | None:
-    """The name by which pip knows what a file is of; None: it is in no folder of packages."""
-    *folders, last = Path(file).parts
-    holds = [at for at, name in enumerate(folders) if name in ("site-packages", "dist-packages")]
-    if not holds:
-        return None
-    module = [*folders, last][holds[-1] + 1].partition(".")[0]
-    # Not before Python 3.10.
-    known: dict[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
-    return known[module][0] if known.get(module) else module
 
 
 def tls_limit() -> dict[str, Any]:
@@ -157,14 +141,15 @@ def versions() -> dict[str, Any]:
     what Triton would find here.
     """
     from yoked.core.torchbuild import torch_build
+    from yoked.probe.origins import version_of
 
     found = importlib.util.find_spec("torch")
     return {
         "python": sys.executable,
         "python_version": ".".join(map(str, sys.version_info[:3])),
-        "torch": _version("torch"),
+        "torch": version_of("torch"),
         "torch_path": found.origin if found else None,
-        "numpy": _version("numpy"),
+        "numpy": version_of("numpy"),
         "stranded": _stranded(),
         "compiled": _is_compiled(found.origin) if found and found.origin else None,
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
@@ -189,59 +174,6 @@ def _is_compiled(source: str) -> bool:
     """Whether Python keeps what it compiles of a source, or has begun to keep any elsewhere."""
     sources = [source, json.__file__] if sys.pycache_prefix else [source]
     return any(Path(importlib.util.cache_from_source(each)).exists() for each in sources)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def modules(names: Iterable[str]) -> dict[str, Any]:
-    """By name, what a program would import; None: there is no such module.
-
-    path; version, as pip knows it, or None; digest of its sources, or None where they are many.
-    """
-    found: dict[str, Any] = {}
-    for name in names:
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            continue
-        if spec is None:
-            found[name] = None
-        elif spec.origin and spec.origin.startswith("/"):
-            found[name] = {
-                "path": spec.origin,
-                "version": _version(name),
-                "digest": _digest(Path(spec.origin), is_package=spec.parent == name),
-            }
-    return found
-
-
-def _digest(file: Path, *, is_package: bool) -> str | None:
-    """16 hex digits of a module's Python sources; None: they are many, or something else."""
-    import hashlib
-
-    sources = [] if is_package else [file]
-    walk = os.walk(file.parent) if is_package else ()
-    for number, (folder, folders, names) in enumerate(walk):
-        # In one order everywhere.
-        folders.sort()
-        sources += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
-        if max(number, len(sources)) > _MOST_SOURCES:
-            return None
-    sha256 = hashlib.sha256()
-    try:
-        for source in sources:
-            if source.suffix != ".py" or source.stat().st_size > _MOST_BYTES:
-                return None
-            sha256.update(f"{source.relative_to(file.parent)}\0".encode())
-            sha256.update(hashlib.sha256(source.read_bytes()).digest())
-    except OSError:
-        return None
-    return sha256.hexdigest()[:16]
 
 
 def watch_stops() -> None:
@@ -318,13 +250,15 @@ def connect(spec: Spec) -> None:
 
 def load_all() -> tuple[World, dict[str, Any]]:
     """Import all of torch, as training does."""
-    # It takes seconds of CPU time: everything else on this host goes first.
-    os.nice(_NICE)
     tell(doing="importing torch")
     import torch
     import torch.distributed
+    import torch.utils.data
+
+    from yoked.probe.interpreter import after_import
 
     return reduce_tensors, {
+        **as_told(lambda: after_import(torch)),
         "imported": True,
         "gloo": torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_nccl_available(),

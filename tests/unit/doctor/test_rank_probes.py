@@ -51,7 +51,8 @@ def test_the_broken_package_is_named_by_the_file_that_failed(tmp_path: Path) -> 
     )
     program = (
         f"import sys; sys.path.insert(0, {str(packages)!r})\n"
-        "from yoked.probe.smoke_test import _first_cause, blame, in_words\n"
+        "from yoked.probe.origins import blame\n"
+        "from yoked.probe.smoke_test import _first_cause, in_words\n"
         "try:\n    import mine\nexcept ImportError as problem:\n"
         "    cause = _first_cause(problem)\n    print([in_words(cause), blame(cause)])"
     )
@@ -66,7 +67,7 @@ def test_the_broken_package_is_named_by_the_file_that_failed(tmp_path: Path) -> 
 def test_what_is_missing_of_python_itself_is_told_apart() -> None:
     program = (
         "import sys; sys.modules['_ssl'] = None\n"
-        "from yoked.probe.smoke_test import blame\n"
+        "from yoked.probe.origins import blame\n"
         "try:\n    import ssl\nexcept ImportError as problem:\n    print(blame(problem))"
     )
 
@@ -88,7 +89,7 @@ def test_a_module_is_known_by_its_sources_wherever_it_lies(tmp_path: Path) -> No
     def told(name: str) -> dict[str, Any]:
         program = (
             f"import sys; sys.path.insert(0, {str(tmp_path / name)!r})\n"
-            "from yoked.probe.smoke_test import modules\n"
+            "from yoked.probe.origins import modules\n"
             "print(modules(['rows', 'single', 'no_such_module']))"
         )
         found: dict[str, Any] = eval(output(program))

@@ -1,0 +1,353 @@
+"""What an interpreter takes in besides a program: start files, plugins of torch, edited packages.
+
+Sent to hosts as text, as smoke_test.py is: the standard library from Python 3.9 on, and no torch.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import hashlib
+import importlib.util
+import os
+import re
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from yoked.probe.origins import foreign_libraries, mapped_libraries, packages_folders
+
+# Those that tools of packages leave in most environments; they run nothing of a person's.
+_USUAL_PTH = re.compile(
+    r"distutils-precedence|_virtualenv|a1_coverage|__editable__.*|.*-nspkg|pywin32|"
+    r"_hypothesis_\w+|coverage"
+)
+# Entry points that torch loads by itself. Source: torch/__init__.py:_import_device_backends.
+_AUTOLOADED = "torch.backends"
+_NO_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+# By variables of these names torch, its libraries and Python behave otherwise.
+_OBEYED = re.compile(r"(TORCH|PYTORCH|PYTHON|NUMPY_|NPY_|MKL_|KMP_|ONEDNN_|DNNL_|ATEN_|LD_)\w*")
+# Those that come with a trial; see yoked.doctor.rank_probes.
+_OURS = ("PYTHONUNBUFFERED",)
+# Of these every source is hashed; of others those that are younger than their own list.
+_HASHED = ("torch", "numpy")
+# A file that is this much younger was written after the package was installed.
+_YOUNGER_S = 5.0
+_MOST_HASHED_BYTES = 16 << 20
+_MOST_FLAWS, _MOST_MODULES = 20, 600
+# Of CPU time. A hundred packages and torch take 0.3 s.
+_PACKAGES_S = 1.5
+_SIGNALS = ("SIGTERM", "SIGCHLD", "SIGALRM", "SIGSEGV", "SIGUSR1", "SIGUSR2")
+_WATCHED = ("builtins", "io", "json", "os", "pickle", "random", "select", "socket", "ssl", "struct",
+            "subprocess", "threading", "time")  # fmt: skip
+_WATCHED_TORCH = ("torch", "torch.autograd", "torch.distributed", "torch.nn.functional",
+                  "torch.distributed.distributed_c10d", "torch.utils.data.dataloader")  # fmt: skip
+_MOST_REPLACED = 40
+
+
+def at_start() -> dict[str, Any]:
+    """What this Python has taken in before a program: starts, plugins, obeys, settings, replaced.
+
+    settings: {what: value} of those that are not as Python begins; replaced: {function: its file}.
+    """
+    return {
+        "starts": list(_starts()),
+        "plugins": list(_plugins()),
+        "obeys": _obeyed(),
+        "settings": _settings(),
+        "replaced": _replaced(_WATCHED),
+    }
+
+
+def _obeyed() -> list[str]:
+    """Variables that change what an import does, each with a mark of its value."""
+    return [
+        f"{name}={zlib.crc32(value.encode(errors='replace')):08x}"
+        for name, value in sorted(os.environ.items())
+        if _OBEYED.fullmatch(name) and name not in _OURS
+    ]
+
+
+def _starts() -> Iterator[dict[str, Any]]:
+    """Files that it runs whenever it starts: file, digest, and because of what where that shows."""
+    for folder in packages_folders():
+        for path in sorted(folder.glob("*.pth")):
+            text = _text(path)
+            runs = any(line.startswith(("import ", "import\t")) for line in text.splitlines())
+            if runs and not _USUAL_PTH.fullmatch(path.stem):
+                yield _start(path, text)
+    for name in ("sitecustomize", "usercustomize"):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        # Debian and Ubuntu have one of their own, as a link to there.
+        if file and not os.path.realpath(file).startswith("/etc/python"):
+            yield _start(Path(file), _text(Path(file)))
+
+
+def _start(path: Path, text: str) -> dict[str, Any]:
+    settings = Path(sys.prefix, "pyvenv.cfg")
+    # A folder that is not the environment's own is on its path by this alone.
+    beyond = sys.prefix != sys.base_prefix and Path(sys.prefix) not in path.parents
+    shared = re.search(r"(?im)^include-system-site-packages *= *true", _text(settings))
+    return {
+        "file": str(path),
+        "digest": _hash8(text.encode(errors="replace")),
+        "because": str(settings) if beyond and shared else None,
+    }
+
+
+def _plugins() -> Iterator[dict[str, Any]]:
+    """What torch loads whenever it is imported: name, value, package, version, folder (of what pip
+    knows of it), file (of its module).
+    """
+    if os.environ.get(_NO_AUTOLOAD) == "0":
+        return
+    for info in _infos():
+        group = ""
+        for line in _text(info / "entry_points.txt").splitlines():
+            group = line.strip(" []") if line.startswith("[") else group
+            name, equals, value = (part.strip() for part in line.partition("="))
+            if group == _AUTOLOADED and equals and name:
+                package, version = _named(info)
+                try:
+                    spec = importlib.util.find_spec(value.partition(":")[0].partition(".")[0])
+                except (ImportError, ValueError):
+                    spec = None
+                file = spec.origin if spec else None
+                yield {"name": name, "value": value, "package": package, "version": version,
+                       "folder": str(info), "file": file}  # fmt: skip
+
+
+def _infos() -> Iterator[Path]:
+    """The folders of what pip knows of packages."""
+    for folder in packages_folders():
+        # What pip has half removed begins with a ~.
+        yield from sorted(folder.glob("[!~]*.dist-info"))
+
+
+def _named(info: Path) -> tuple[str, str]:
+    name, _, version = info.name[: -len(".dist-info")].partition("-")
+    return name, version
+
+
+def _settings() -> dict[str, str]:
+    """Settings of Python that are not as it starts with."""
+    threads = [each.name for each in threading.enumerate() if each is not threading.main_thread()]
+    started = sys.modules.get("multiprocessing")
+    found = {
+        "multiprocessing starts by": started.get_start_method(allow_none=True) if started else None,
+        "optimisation": sys.flags.optimize or None,
+        "default timeout of sockets": socket.getdefaulttimeout(),
+        "garbage collection": None if gc.isenabled() else "off",
+        "threads that run": ", ".join(threads) or None,
+        "encoding of names": None if _is_utf8() else sys.getfilesystemencoding(),
+        "recursion limit": None if sys.getrecursionlimit() == 1000 else sys.getrecursionlimit(),
+    }
+    for name in _SIGNALS:
+        handler = signal.getsignal(getattr(signal, name))
+        if handler not in (signal.SIG_DFL, None):
+            # One of the signal module's own, or a function.
+            own = getattr(handler, "name", None) or getattr(handler, "__qualname__", None)
+            found[f"handler of {name}"] = own or str(handler)
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _is_utf8() -> bool:
+    return sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
+
+
+def _replaced(names: Iterable[str], home: str = "") -> dict[str, str]:
+    """{function: its file} of functions of modules whose code is neither Python's nor of `home`."""
+    python = sysconfig.get_paths()["stdlib"]
+    found: dict[str, str] = {}
+    for name in names:
+        module = sys.modules.get(name)
+        for key, value in list(vars(module).items()) if module else ():
+            for label, each in ((f"{name}.{key}", value), *_methods(name, key, value)):
+                code = getattr(each, "__code__", None)
+                file = str(getattr(code, "co_filename", ""))
+                is_python = file.startswith(python) and "-packages" not in file
+                is_own = is_python or (home and file.startswith(home))
+                if file.startswith("/") and not is_own and len(found) < _MOST_REPLACED:
+                    found[label] = file
+    return found
+
+
+def _methods(module: str, name: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, type) and value.__module__.partition(".")[0] == module.partition(".")[0]:
+        for key, each in vars(value).items():
+            yield f"{module}.{name}.{key}", each
+
+
+def after_import(torch: ModuleType) -> dict[str, Any]:
+    """torch_settings that are not as an import of torch leaves them; torch_replaced, functions of
+    it; foreign, the libraries that are loaded from elsewhere.
+    """
+    known: Mapping[str, tuple[Callable[[], object], object]] = {
+        "default dtype": (torch.get_default_dtype, torch.float32),
+        "default device": (lambda: str(torch.get_default_device()), "cpu"),
+        "gradients": (torch.is_grad_enabled, True),
+        "anomaly detection": (torch.is_anomaly_enabled, False),
+        "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, False),
+        "precision of float32 products": (torch.get_float32_matmul_precision, "highest"),
+        "flushing of denormal numbers": (lambda: _flushes(torch), False),
+        # As the doctor sets it.
+        "threads of torch": (torch.get_num_threads, 1),
+        "oneDNN": (lambda: torch.backends.mkldnn.enabled, True),
+    }
+    settings = {}
+    for name, (ask, usual) in known.items():
+        try:
+            value = ask()
+        except (AttributeError, RuntimeError, TypeError):
+            # Of a torch that is older.
+            continue
+        if value != usual:
+            settings[name] = str(value)
+    return {
+        "torch_settings": settings,
+        # What torch itself takes from other packages is the same on every host.
+        "torch_replaced": _replaced(_WATCHED_TORCH, str(Path(str(torch.__file__)).parent)),
+        "foreign": foreign_libraries(mapped_libraries()),
+    }
+
+
+def _flushes(torch: ModuleType) -> bool:
+    return float(torch.tensor(1e-310, dtype=torch.float64) * 1.0) == 0.0
+
+
+def installed() -> dict[str, Any]:
+    """Whether packages are what was installed, as far as there is time.
+
+    altered: files that are not as their package's RECORD has them: file, found (a mark of its
+    content), package, version, how: content, empty, missing, unreadable, or bytecode (what Python
+    would run in the place of a source that says something else). more: how many others. library:
+    build (of this Python), and modules of its own library that are loaded, by name, each with a
+    mark of its source.
+    """
+    until_s = time.process_time() + _PACKAGES_S
+    flaws: list[dict[str, Any]] = []
+    for info in sorted(_infos(), key=lambda each: _named(each)[0] not in _HASHED):
+        if time.process_time() > until_s:
+            break
+        flaws += _altered(info)
+    own, stale = _library()
+    flaws += stale
+    return {
+        "altered": [{**each, "found": _found(each["file"])} for each in flaws[:_MOST_FLAWS]],
+        "more": max(0, len(flaws) - _MOST_FLAWS),
+        "library": own,
+    }
+
+
+def _found(file: str) -> str | None:
+    try:
+        return _hash8(Path(file).read_bytes())
+    except OSError:
+        return None
+
+
+def _altered(info: Path) -> Iterator[dict[str, Any]]:
+    """The flaws of one package."""
+    package, version = _named(info)
+    # conda writes its own paths into files after they were listed.
+    if "conda" in _text(info / "INSTALLER"):
+        return
+    try:
+        listed_s = (info / "RECORD").stat().st_mtime
+    except OSError:
+        return
+    folder = str(info.parent)
+    for line in _text(info / "RECORD").splitlines():
+        name, _, rest = line.partition(",")
+        is_source = name.endswith(".py")
+        if not (is_source or ".so" in name) or name.startswith(("..", '"')):
+            continue
+        wanted, _, size = rest.partition(",")
+        if how := _flaw(folder, name, wanted, size, listed_s, all_of=package in _HASHED):
+            yield {"file": f"{folder}/{name}", "package": package, "version": version, "how": how}
+        elif is_source and (compiled := _stale_bytecode(f"{folder}/{name}")):
+            yield {"file": compiled, "package": package, "version": version, "how": "bytecode"}
+
+
+def _flaw(
+    folder: str, name: str, wanted: str, size: str, listed_s: float, *, all_of: bool
+) -> str | None:
+    """How a file differs from its line in RECORD; None: it does not, as far as one looks."""
+    file = f"{folder}/{name}"
+    try:
+        # Ten thousand times; a Path takes longer than the question.
+        status = os.stat(file)  # noqa: PTH116
+    except OSError as problem:
+        is_gone = isinstance(problem, (FileNotFoundError, NotADirectoryError))
+        # Images that were made slim lack whole folders, and tests.
+        is_meant = "test" in name or not Path(file).parent.is_dir()
+        return None if is_gone and is_meant else "missing" if is_gone else "unreadable"
+    if size.isdigit() and status.st_size != int(size):
+        return "content" if status.st_size else "empty"
+    is_young = status.st_mtime > listed_s + _YOUNGER_S
+    is_hashed = is_young or (all_of and file.endswith(".py"))
+    if not (is_hashed and wanted.startswith("sha256=") and status.st_size < _MOST_HASHED_BYTES):
+        return None
+    try:
+        digest = hashlib.sha256(Path(file).read_bytes()).digest()
+    except OSError:
+        return "unreadable"
+    found = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    return None if wanted == f"sha256={found}" else "content"
+
+
+def _stale_bytecode(source: str) -> str | None:
+    """The bytecode that is run unseen in the place of another source; None: there is none.
+
+    Source: PEP 552. Bytecode that names the time of its source is compared by Python itself.
+    """
+    compiled = importlib.util.cache_from_source(source)
+    try:
+        with open(compiled, "rb") as stream:  # noqa: PTH123 - as above
+            head = stream.read(16)
+        is_unchecked = head[:4] == importlib.util.MAGIC_NUMBER and head[4:5] == b"\x01"
+        if is_unchecked and importlib.util.source_hash(Path(source).read_bytes()) != head[8:16]:
+            return compiled
+    except (OSError, NotImplementedError):
+        pass
+    return None
+
+
+def _library() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Python's own modules that are loaded, and those whose bytecode is of another source."""
+    home = sysconfig.get_paths()["stdlib"] + os.sep
+    modules: dict[str, str] = {}
+    stale = []
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        # One is written when Python is installed.
+        is_own = bool(file) and str(file).startswith(home) and str(file).endswith(".py")
+        if not is_own or "-packages" in str(file) or name.startswith("_sysconfigdata"):
+            continue
+        try:
+            modules[name] = _hash8(Path(str(file)).read_bytes())
+        except OSError:
+            continue
+        if compiled := _stale_bytecode(str(file)):
+            stale.append({"file": compiled, "package": None, "version": None, "how": "bytecode"})
+    some = dict(list(modules.items())[:_MOST_MODULES])
+    return {"build": _hash8(sys.version.encode()), "home": home, "modules": some}, stale
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _hash8(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]

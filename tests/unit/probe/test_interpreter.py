@@ -1,0 +1,175 @@
+"""What a Python takes in is told by real ones: files that were edited, and files that it runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import py_compile
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import yoked
+from yoked.probe.origins import foreign_libraries
+
+SOURCES = {"torch/__init__.py": "A = 1\n", "torch/c10d.py": "B = 2\n", "torch/tests/t.py": "\n"}
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """A folder of packages with a torch in it, as pip leaves it."""
+    folder = tmp_path / "site-packages"
+    info = folder / "torch-2.13.0.dist-info"
+    info.mkdir(parents=True)
+    lines = []
+    for name, text in SOURCES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+        lines.append(f"{name},sha256={digest.rstrip(b'=').decode()},{len(text)}\n")
+    (info / "RECORD").write_text("".join(lines))
+    return folder
+
+
+def told(look: str, packages: Path, **environment: str) -> Any:
+    """What a Python says that has these packages."""
+    program = f"from yoked.probe.interpreter import at_start, installed\nprint({look}())"
+    paths = f"{Path(yoked.__file__).parents[1]}{os.pathsep}{packages}"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return eval(done.stdout)
+
+
+def altered(packages: Path) -> list[tuple[str, str, str]]:
+    found = told("installed", packages)["altered"]
+    return [(Path(each["file"]).name, each["package"], each["how"]) for each in found
+            if str(packages) in each["file"]]  # fmt: skip
+
+
+def test_packages_that_are_as_installed_have_no_flaw(packages: Path) -> None:
+    assert altered(packages) == []
+
+
+def test_a_file_that_was_edited_is_told_also_where_size_and_time_are_as_before(
+    packages: Path,
+) -> None:
+    file = packages / "torch" / "c10d.py"
+    times = (file.stat().st_atime, file.stat().st_mtime)
+    file.write_text("B = 3\n")
+    os.utime(file, times)
+
+    assert altered(packages) == [("c10d.py", "torch", "content")]
+
+
+def test_a_file_that_is_gone_or_empty_is_told_and_tests_need_not_be_there(packages: Path) -> None:
+    (packages / "torch" / "c10d.py").unlink()
+    (packages / "torch" / "__init__.py").write_text("")
+    (packages / "torch" / "tests" / "t.py").unlink()
+
+    assert altered(packages) == [("__init__.py", "torch", "empty"), ("c10d.py", "torch", "missing")]
+
+
+def test_bytecode_of_another_source_is_told(packages: Path, tmp_path: Path) -> None:
+    source = packages / "torch" / "c10d.py"
+    other = tmp_path / "other.py"
+    other.write_text("B = 3\n")
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compiled = source.parent / "__pycache__" / f"c10d.{sys.implementation.cache_tag}.pyc"
+    py_compile.compile(str(source), cfile=str(compiled), invalidation_mode=unchecked)
+    assert altered(packages) == []
+
+    py_compile.compile(str(other), cfile=str(compiled), invalidation_mode=unchecked)
+
+    assert altered(packages) == [(compiled.name, "torch", "bytecode")]
+
+
+def test_modules_of_python_itself_have_marks() -> None:
+    library = told("installed", Path("/nowhere/site-packages"))["library"]
+
+    source = Path(os.__file__).with_name("socket.py").read_bytes()
+    assert library["modules"]["socket"] == hashlib.sha256(source).hexdigest()[:8]
+    assert library["home"] == f"{Path(os.__file__).parent}/"
+
+
+def test_what_python_runs_by_itself_is_told_and_what_that_has_changed(packages: Path) -> None:
+    (packages / "sitecustomize.py").write_text(
+        "import multiprocessing, socket, threading\n"
+        "multiprocessing.set_start_method('spawn', force=True)\n"
+        "def create_connection(*args): ...\n"
+        "socket.create_connection = create_connection\n"
+    )
+    (packages / "trace.pth").write_text("import os\n")
+    (packages / "distutils-precedence.pth").write_text("import os\n")
+    (packages / "place.pth").write_text("/opt/place\n")
+
+    found = told("at_start", packages)
+
+    files = [Path(each["file"]).name for each in found["starts"] if str(packages) in each["file"]]
+    assert files == ["trace.pth", "sitecustomize.py"]
+    assert found["settings"] == {"multiprocessing starts by": "spawn"}
+    assert found["replaced"] == {
+        "socket.create_connection": str(packages / "sitecustomize.py"),
+    }
+
+
+def test_a_plugin_that_torch_loads_by_itself_is_told_unless_it_is_switched_off(
+    packages: Path,
+) -> None:
+    info = packages / "torch_units-0.4.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text(
+        "[console_scripts]\nunits = units:main\n\n[torch.backends]\nunits = torch_units:load\n"
+    )
+    (packages / "torch_units.py").write_text("")
+
+    (plugin,) = told("at_start", packages)["plugins"]
+    off = told("at_start", packages, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+    assert plugin == {
+        "name": "units",
+        "value": "torch_units:load",
+        "package": "torch_units",
+        "version": "0.4",
+        "folder": str(info),
+        "file": str(packages / "torch_units.py"),
+    }
+    assert off["plugins"] == []
+    assert any(each.startswith("TORCH_DEVICE_BACKEND_AUTOLOAD=") for each in off["obeys"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its loader is Linux's")
+def test_a_library_before_one_of_the_systems_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from yoked.probe import origins
+
+    system, other = tmp_path / "system", tmp_path / "sim"
+    for folder in (system, other):
+        folder.mkdir()
+        (folder / "libm.so.6").touch()
+    (other / "libmine.so.1").touch()
+    monkeypatch.setattr(origins, "_system_folders", lambda: iter([system]))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/x:{other}")
+    monkeypatch.setattr(origins, "sys", SimpleNamespace(prefix="/v", base_prefix="/usr", path=[]))
+
+    found = foreign_libraries(
+        [str(other / "libm.so.6"), str(system / "libm.so.6"), str(other / "libmine.so.1")]
+    )
+
+    assert found == [
+        {
+            "file": str(other / "libm.so.6"),
+            "hides": str(system / "libm.so.6"),
+            "set_by": "LD_LIBRARY_PATH",
+        }
+    ]
