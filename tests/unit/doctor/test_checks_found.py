@@ -68,6 +68,7 @@ from tests.unit.doctor.troubles import (
     slow_echoes,
     spoofed,
     strict_filter,
+    taken,
     two_networks,
     unheard,
     unkeyed,
@@ -101,6 +102,14 @@ class Case:
 
 
 MODULE = {"path": "/v/rowscale.py", "version": None, "digest": None}
+PACKAGES = "/home/ada/.local/share/yoked/envs/abc/lib/python3.12/site-packages"
+START = {"file": f"{PACKAGES}/sitecustomize.py", "digest": "aa", "because": None}
+PLUGIN = {"name": "units", "value": "units:load", "package": "units", "version": "0.4",
+          "folder": f"{PACKAGES}/units-0.4.dist-info", "file": f"{PACKAGES}/units.py"}  # fmt: skip
+LIBRARY = {"file": "/opt/sim/lib/libstdc++.so.6", "hides": "/usr/lib64/libstdc++.so.6",
+           "set_by": "/etc/ld.so.conf.d/00-sim.conf"}  # fmt: skip
+FLAW = {"file": f"{PACKAGES}/torch/distributed/c10d.py", "package": "torch",
+        "version": "2.13.0+cpu", "how": "content", "found": "aa"}  # fmt: skip
 UNKNOWN = {"addresses": [], "error": "Name or service not known", "took_s": 0.01}
 SLOW = {"error": "no answer in 1.5 s", "took_s": 1.5}
 SILENT = {"addresses": [], "error": "no answer in 1.5 s", "took_s": 1.5}
@@ -584,6 +593,30 @@ CASES = (
         "garage", "health/untold", {"data": "/srv/data: Permission denied"})),
     Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), severity="warning"),
+    # what an interpreter takes in
+    Case("unlike-python", lambda: taken(garage={
+        "plugins": [PLUGIN], "torch_settings": {"default dtype": "torch.float64"}})),
+    Case("unlike-python", lambda: taken(garage={
+        "starts": [{**START, "because": "/home/ada/venv/pyvenv.cfg"}],
+        "settings": {"multiprocessing starts by": "spawn"}}), severity="warning"),
+    Case("unlike-python", lambda: taken(garage={"foreign": [LIBRARY]}), severity="warning"),
+    Case("unlike-python", lambda: taken(
+        attic={"starts": [START]}, study={"starts": [START]}), severity="warning"),
+    Case("package-altered", lambda: taken(garage={"altered": [FLAW], "more": 0})),
+    Case("package-altered", lambda: taken(garage={
+        "altered": [{**FLAW, "how": "bytecode",
+                     "file": f"{PACKAGES}/torch/utils/__pycache__/fetch.cpython-312.pyc"}]})),
+    Case("package-altered", lambda: taken(garage={
+        "altered": [{**FLAW, "package": "rich", "version": "14.1", "how": "empty"}],
+        "more": 3}), severity="warning"),
+    Case("package-altered", lambda: taken(**{
+        name: {"library": {"build": "b1", "home": "/usr/lib/python3.12/", "modules": {
+            "socket": "aa", "queue": "bb" if name == "garage" else "cc"}}}
+        for name in NAMES})),
+    Case("torch-import", lambda: fails(
+        "ImportError: /v/libc10.so: undefined symbol: x",
+        blame={"file": "/v/site-packages/torch/_C.so", "package": "torch",
+               "libraries": [LIBRARY]})),
     Case("code-differs", lambda: modules(
         attic={**MODULE, "digest": "aa"}, garage={**MODULE, "digest": "bb"},
         study={**MODULE, "digest": "aa", "path": "/w/rowscale.py"}), severity="warning"),
@@ -770,6 +803,13 @@ def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
         ),
         lambda: modules(attic=MODULE, garage={**MODULE, "digest": "aa"}),
         lambda: modules(attic=None, garage=None, study=None),
+        # What all have is meant; what was not looked at is not known.
+        lambda: taken(**{n: {"starts": [START], "altered": [FLAW]} for n in NAMES}),
+        lambda: taken(
+            attic={"torch_settings": {"x": "1"}},
+            garage={"torch_settings": {"x": "1"}},
+            study={"torch_settings": {"x": "1"}},
+        ),
     ],
 )
 def test_what_is_unusual_and_does_no_harm_is_no_trouble(make: Make) -> None:

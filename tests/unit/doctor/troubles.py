@@ -499,5 +499,21 @@ def modules(**hosts: dict[str, Any] | None) -> Examination:
     return seen
 
 
+def here(**told_here: Any) -> Examination:
+    """A home whose controller tells these."""
+    return replace(home(), controller={**home().controller, **told_here})
+
+
+def taken(**hosts: dict[str, Any]) -> Examination:
+    """What the interpreters of all hosts take in; these hosts have more."""
+    seen = home()
+    nothing = {"starts": [], "plugins": [], "settings": {}, "replaced": {}, "foreign": [],
+               "torch_settings": {}, "torch_replaced": {}, "altered": []}  # fmt: skip
+    for name in NAMES:
+        told_torch = {**(seen.host(name).torch or {}), **nothing, **hosts.get(name, {})}
+        seen = change(seen, name, torch=told_torch)
+    return seen
+
+
 def large_run() -> Examination:
     return replace(home(), need=Need(checkpoint_bytes=30 * 10**9, keep=2))

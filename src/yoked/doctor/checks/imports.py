@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
+from yoked.doctor.checks.interpreter import library_fix, library_words
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_package_aside, remount_executable
@@ -66,15 +67,17 @@ def _error(host: HostSeen) -> str:
     "versions.",
     cause="A variable that Python, torch or the loader obeys (PYTHONHASHSEED, TORCH_LOGS, "
     "LD_LIBRARY_PATH); a .pth file or a sitecustomize; a package that was cut short, or is for "
-    "another processor; a Python that was built without ssl. Variables and files are named where "
+    "another processor; a library that /etc/ld.so.conf.d has the loader take before the system's; "
+    "a Python that was built without ssl. Variables and files are named where "
     "it works without them, which was tried. Signal 9: too little memory. `failed to map segment`: "
     "its file system is mounted noexec.",
     fix="Takes the variable out, moves the file out of the way, or installs the package anew that "
     "is broken; lets libraries be loaded from where it lies; by hand for signal 9, and for what is "
     "of Python itself or of the system, which pip cannot mend.",
     on_cluster="In containers: an image built for a newer driver or processor than the node's.",
-    explains=("world-failed", "gloo-missing", "numpy-missing", "agent-failed"),
-)
+    explains=("world-failed", "gloo-missing", "numpy-missing", "agent-failed", "package-altered",
+              "unlike-python"),
+)  # fmt: skip
 def torch_import(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         told = mapping(host.torch)
@@ -130,6 +133,9 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
     """`_cause` where nothing from outside is to blame: a part of the installation is."""
     told, python = mapping(host.torch), str(mapping(host.torch).get("python"))
     blame = mapping(told.get("blame"))
+    if foreign := blame.get("libraries"):
+        fixes = (fix for each in foreign for fix in library_fix(host.name, each))
+        return f"; {listed(map(library_words, foreign))}", tuple(fixes)
     package, missing, file = (blame.get(each) for each in ("package", "missing", "file"))
     library = _LIBRARY.search(_error(host))
     if blame.get("of_python") and library and not missing:

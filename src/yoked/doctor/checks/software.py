@@ -83,11 +83,13 @@ def python_missing(seen: Examination) -> Iterator[Match]:
         "": "there is no torch on {host}: {what}",
         "baseless": "there is no torch on {host}, and nothing to install it with: {what}",
         "stranded": "{what} on {host}: the environment there has lost its pyvenv.cfg",
+        "unlisted": "{what} on {host}, and no torch-*.dist-info beside it: pip and every program "
+        "that asks for its version take torch for missing",
     },
     why="ranks cannot start there",
     symptom="`ModuleNotFoundError: No module named 'torch'`.",
     cause="It was never installed there, or for another Python; or an environment has lost its "
-    "pyvenv.cfg, by which its python finds it.",
+    "pyvenv.cfg, by which its python finds it, or the folders *.dist-info, which tell versions.",
     fix="Makes an environment on the host with the versions that are here; where "
     "yoked.toml names an interpreter of your own, installs it there. Writes a pyvenv.cfg that is "
     "gone anew.",
@@ -99,7 +101,12 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
         told = mapping(host.torch)
         none = _error(host) == "no Python there has torch"
         bare = told.get("python") and told.get("python_version") and told.get("torch") is None
-        if not none and (not bare or told.get("torch_path")):
+        path = str(told.get("torch_path") or "")
+        if bare and _INSTALLED.search(path):
+            fixes = get_torch(seen, host, reference(seen), "--anew")
+            yield Match(host.name, *fixes, how="unlisted", what=f"torch lies at {path}")
+            continue
+        if not none and (not bare or path):
             continue
         python, stranded = told.get("python"), told.get("stranded")
         if stranded:

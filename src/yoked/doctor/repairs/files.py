@@ -7,7 +7,7 @@ a whole copy of it is there, and nothing is put back where there is none: the li
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from yoked.doctor.repairs.base import as_root, repair
@@ -69,6 +69,29 @@ def move_package_aside(host: str, path: str) -> Fix:
     place = path.removesuffix("/__init__.py")
     moved = f"{place}.yoked-moved"
     return Fix(host, command_line("mv", place, moved), undo=command_line("mv", moved, place))
+
+
+@repair
+def remove_files(host: str, files: Sequence[str]) -> Fix:
+    """Remove files that Python writes anew by itself."""
+    return Fix(host, command_line("rm", "-f", *files))
+
+
+@repair
+def drop_library_folder(host: str, file: str, folder: str) -> Fix:
+    """Have the loader no longer look into a folder. file: of ld.so.conf(5), which has its line."""
+    path = quoted(file)
+    fix = change_file(
+        host,
+        path,
+        "libraries",
+        # grep gives 1 where no other line is left.
+        lambda old: shell_line("{{ grep -vxF {folder} {old} || :; }}", folder=folder, old=old),
+        root=True,
+    )
+    line = shell_line("{change} && ldconfig", change=fix.command)
+    undo = shell_line("{{ {undo}; }} && ldconfig", undo=fix.undo)
+    return replace(fix, command=line, undo=undo)
 
 
 @repair

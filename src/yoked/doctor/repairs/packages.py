@@ -10,7 +10,7 @@ from yoked.doctor.repairs.base import repair
 from yoked.doctor.repairs.fleet import edit_entry, fleet_flag
 from yoked.fleet.model import HERE
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import command_line, path_word, shell_line
+from yoked.records.shell import Line, command_line, joined, path_word, shell_line
 
 
 @repair
@@ -50,11 +50,13 @@ def get_package(
     *,
     flags: tuple[str, ...] = (),
     index: str | None = None,
+    alone: bool = False,
 ) -> tuple[Fix, ...]:
     """Have the interpreter that trains on a host come by a package.
 
     package: as pip takes it. flags: for `yoked install`, with which the package is made anew
     although it seems to be there. index: where pip looks too; `yoked install` knows by itself.
+    alone: what it needs is there, and stays.
     """
     python = _own_python(seen, host)
     if python is None:
@@ -62,22 +64,24 @@ def get_package(
     if python.startswith("/usr/"):
         # The system's packages are not pip's to change.
         return tuple(make_environment(seen, host, *flags))
-    return (pip_install(host.name, python, package, again=bool(flags), index=index),)
+    again = shell_line(" --force-reinstall") if flags else shell_line("")
+    again = joined("", (again, shell_line(" --no-deps"))) if alone else again
+    return (pip_install(host.name, python, package, again=again, index=index),)
 
 
 @repair
 def pip_install(
-    host: str, python: str, package: str, *, again: bool, index: str | None = None
+    host: str, python: str, package: str, *, again: Line, index: str | None = None
 ) -> Fix:
-    """Have an interpreter's pip install a package; again: although it seems to be there; index:
-    where it looks too.
+    """Have an interpreter's pip install a package. again: flags by which it does so although it
+    seems to be there; index: where it looks too.
     """
     line = shell_line(
         # An environment of uv has no pip until it is asked for.
         "{path} -m pip --version || {path} -m ensurepip; "
         "{path} -m pip install{again}{also} {package}",
         path=path_word(python),
-        again=shell_line(" --force-reinstall") if again else shell_line(""),
+        again=again,
         also=shell_line(" --extra-index-url {index}", index=index) if index else shell_line(""),
         package=package,
     )

@@ -1,0 +1,278 @@
+"""Whether the interpreters of all hosts take in the same before a program's own code runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from yoked.doctor.check import Match, check
+from yoked.doctor.checks.query import at, mapping
+from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.files import drop_library_folder, move_package_aside, remove_files
+from yoked.doctor.repairs.packages import get_package
+from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.units import listed, plural
+
+_SHOWN = 3
+# By these every rank computes; in others a flaw may never be met.
+_OF_ALL = ("torch", "numpy")
+_FLAWS = {
+    "content": "not what was installed",
+    "empty": "empty",
+    "missing": "missing",
+    "unreadable": "not to be read",
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Something that an interpreter takes in. kind: what it is; see `_AFTER_IMPORT`. key: equal on
+    hosts where it is the same. fix: what takes it out.
+    """
+
+    kind: str
+    key: str
+    words: str
+    fix: tuple[Fix, ...] = ()
+
+
+# Known only of a host where the import of torch was waited for.
+_AFTER_IMPORT = ("library", "torch setting", "torch function")
+# What a host may lack that most others have.
+_LACKED = ("start", "plugin", "torch setting")
+
+
+def _taken(host: HostSeen) -> Iterator[Taken]:
+    """What a host's interpreter takes in that another's need not."""
+    told = mapping(host.torch)
+    for each in told.get("starts") or ():
+        file, because = str(each["file"]), each.get("because")
+        reason = f" (include-system-site-packages is true in {because})" if because else ""
+        yield Taken(
+            "start",
+            f"{file.rpartition('/')[2]} {each['digest']}",
+            f"Python runs {file} whenever it starts{reason}",
+            (move_package_aside(host.name, file),),
+        )
+    for each in told.get("plugins") or ():
+        whole = " ".join(filter(None, (str(each["package"]), each.get("version"))))
+        file = f" in {each['file']}" if each.get("file") else ""
+        yield Taken(
+            "plugin",
+            f"{each['value']} {whole}",
+            f"torch loads {whole} whenever it is imported: {each['value']}{file}, its entry point "
+            "in the group torch.backends",
+            (move_package_aside(host.name, str(each["folder"])),),
+        )
+    for each in told.get("foreign") or ():
+        fix = library_fix(host.name, each)
+        yield Taken("library", str(each["file"]), library_words(each), fix)
+    for prefix, of_torch in (("", ""), ("torch_", "torch ")):
+        for what, value in mapping(told.get(f"{prefix}settings")).items():
+            yield Taken(f"{of_torch}setting", f"{what} {value}", f"{what}: {value}")
+        for what, file in mapping(told.get(f"{prefix}replaced")).items():
+            yield Taken(f"{of_torch}function", what, f"{what} is replaced by that of {file}")
+
+
+def library_words(each: Mapping[str, Any]) -> str:
+    """A library that is loaded in the place of one of the system's."""
+    by = f", by {each['set_by']}" if each.get("set_by") else ""
+    return f"{each['file']} is loaded in the place of {each['hides']}{by}"
+
+
+def library_fix(host: str, each: Mapping[str, Any]) -> tuple[Fix, ...]:
+    """What has the loader take the system's own again."""
+    file, set_by = str(each["file"]), str(each.get("set_by") or "")
+    if set_by.startswith("/etc/ld.so.conf"):
+        return (drop_library_folder(host, set_by, file.rpartition("/")[0]),)
+    if set_by:
+        return (by_hand(host, "take {folder} out of {name}", folder=file.rpartition("/")[0],
+                        name=set_by),)  # fmt: skip
+    return (by_hand(host, "sudo mv {file} {aside} && sudo ldconfig", file=file,
+                    aside=f"{file}.yoked-moved"),)  # fmt: skip
+
+
+@check(
+    "unlike-python",
+    question="Does each host's Python take in the same before a program begins?",
+    reads=("torch",),
+    severity="error",
+    saw={
+        "": "on {host}, and not on {others:list}: {what}",
+        "lacking": "not on {host}, as on {others:list}: {what}",
+    },
+    why="ranks there run or compute otherwise than the others, and nobody says so",
+    symptom="Gradients of another size or type on one host, other sums, a program that runs "
+    "twice; the code, the versions and the data are the same on all hosts.",
+    cause="A sitecustomize, a usercustomize or a .pth file; a plugin that torch loads by itself "
+    "(entry points in torch.backends); a library of another program in the place of the system's; "
+    "functions that one of these replaces. It is an error where a setting of torch itself is "
+    "another after its import.",
+    fix="Moves the file, or what makes a package a plugin, out of the way.",
+    explains=("world-failed", "gloo-missing"),
+    quick=True,
+)
+def unlike_python(seen: Examination) -> Iterator[Match]:
+    told = {host.name: {(each.kind, each.key): each for each in _taken(host)} for host in seen.up
+            if "starts" in mapping(host.torch)}  # fmt: skip
+    imported = [name for name in told if "torch_settings" in mapping(seen.host(name).torch)]
+    if len(told) < 2:
+        return
+    for name, taken in told.items():
+        own: list[Taken] = []
+        lacking: dict[tuple[str, str], Taken] = {}
+        for kind, key in {key: None for each in told.values() for key in each}:
+            known = imported if kind in _AFTER_IMPORT else list(told)
+            holders = [each for each in known if (kind, key) in told[each]]
+            is_most = 2 * len(holders) > len(known)
+            if (kind, key) in taken and len(known) > 1 and not is_most:
+                own.append(taken[kind, key])
+            elif is_most and name in known and name not in holders and kind in _LACKED:
+                lacking[kind, key] = told[holders[0]][kind, key]
+        if own and imported == [name]:
+            # Nobody else's import was waited for. What it has alone is the likely reason.
+            own += [each for each in taken.values() if each.kind in _AFTER_IMPORT]
+        for how, found in (("", own), ("lacking", list(lacking.values()))):
+            if found:
+                is_grave = any(each.kind == "torch setting" for each in found)
+                yield Match(
+                    name,
+                    *_undone(seen, name, found, how),
+                    severity="error" if is_grave else "warning",
+                    how=how,
+                    others=[each for each in told if each != name],
+                    what="; ".join(_words(found)),
+                )
+
+
+def _undone(seen: Examination, host: str, found: Iterable[Taken], how: str) -> tuple[Fix, ...]:
+    if how:
+        return (by_hand(host, "have it there as well, or on no host"),)
+    if fixes := tuple(fix for each in found for fix in each.fix):
+        return fixes
+    python = str(mapping(seen.host(host).torch).get("python"))
+    return (by_hand(host, "`{python} -v -c 'import torch'` shows each file that it reads",
+                    python=python),)  # fmt: skip
+
+
+def _words(found: list[Taken]) -> list[str]:
+    words = [each.words for each in found]
+    more = [f"{len(words) - 2 * _SHOWN} more"] if len(words) > 2 * _SHOWN else []
+    return [*words[: 2 * _SHOWN], *more]
+
+
+@check(
+    "package-altered",
+    question="Are packages what was installed?",
+    reads=("torch", "controller"),
+    severity="error",
+    saw={
+        "": "{files} on {host}, of {package}: {flaw}, by its own list (RECORD)",
+        "bytecode": "{files} on {host}: bytecode of another source than the one beside it, which "
+        "Python runs without comparing (unchecked)",
+        "library": "{files} on {host}, of Python itself: other content than on {others:list}, "
+        "though these Pythons are one build",
+    },
+    why="ranks there run other code than its version says, and than other hosts do",
+    symptom="Sums or gradients that differ between hosts, batches of another size, though versions "
+    "and programs are the same.",
+    cause="Somebody edited an installed file; an installation or a disk was cut short; bytecode "
+    "that was compiled with --invalidation-mode unchecked-hash stayed when its source was put "
+    "back. Compared are sizes of all files, and contents of torch, numpy and of what is younger "
+    "than its list. What all hosts have alike is taken for meant.",
+    fix="Installs the package again, without what it needs; removes the bytecode.",
+    explains=("world-failed",),
+)
+def package_altered(seen: Examination) -> Iterator[Match]:
+    flaws = {host.name: list(mapping(host.torch).get("altered") or ()) for host in seen.up
+             if "altered" in mapping(host.torch)}  # fmt: skip
+    meant = (
+        set.intersection(*(set(map(_flaw_key, own)) for own in flaws.values()))
+        if (len(flaws) > 1)
+        else set()
+    )
+    used = (*_OF_ALL, *(at(seen.controller, "modules") or ()))
+    for name, own in flaws.items():
+        host = seen.host(name)
+        groups: dict[tuple[str, str, str], list[str]] = {}
+        for each in own:
+            if _flaw_key(each) not in meant:
+                package, version = (str(each.get(key) or "") for key in ("package", "version"))
+                groups.setdefault((each["how"], package, version), []).append(str(each["file"]))
+        for (how, package, version), files in groups.items():
+            more = int(mapping(host.torch).get("more") or 0)
+            is_bytecode = how == "bytecode"
+            yield Match(
+                name,
+                *_restored(seen, host, how, package, version, files),
+                severity="error" if is_bytecode or package in used else "warning",
+                how="bytecode" if is_bytecode else "",
+                files=_some(files, more),
+                package=f"{package} {version}",
+                flaw=_FLAWS.get(how, how),
+                others=(),
+            )
+    yield from _in_other_libraries(seen)
+
+
+def _flaw_key(each: Mapping[str, Any]) -> tuple[object, ...]:
+    # Environments lie elsewhere on each host.
+    place = str(each["file"]).rpartition("-packages/")[2]
+    return place, each["how"], each.get("found")
+
+
+def _some(files: list[str], more: int = 0) -> str:
+    more += max(0, len(files) - _SHOWN)
+    return listed([*files[:_SHOWN], *([f"{plural(more, 'other')}"] if more else [])])
+
+
+def _restored(
+    seen: Examination, host: HostSeen, how: str, package: str, version: str, files: list[str]
+) -> tuple[Fix, ...]:
+    if how == "bytecode":
+        return (remove_files(host.name, files),)
+    if how == "unreadable":
+        return (by_hand(host.name, "sudo chmod a+r {file}", file=files[0]),)
+    wanted = f"{package}=={version.partition('+')[0]}"
+    return get_package(seen, host, wanted, flags=("--anew",), alone=True)
+
+
+def _in_other_libraries(seen: Examination) -> Iterator[Match]:
+    """Hosts with other modules of Python's own than most that have the same build."""
+    builds: dict[str, list[HostSeen]] = {}
+    for host in seen.up:
+        if library := mapping(host.torch).get("library"):
+            builds.setdefault(str(library["build"]), []).append(host)
+    for hosts in builds.values():
+        told = {each.name: mapping(at(each.torch, "library", "modules")) for each in hosts}
+        names = set.intersection(*map(set, told.values()))
+        odd: dict[str, list[str]] = {}
+        for module in sorted(names):
+            counts = Counter(own[module] for own in told.values())
+            usual, most = counts.most_common(1)[0]
+            is_split = 2 * most == len(told)
+            for name, own in told.items():
+                if len(counts) > 1 and (is_split or own[module] != usual):
+                    odd.setdefault(name, []).append(module)
+        for name, modules in odd.items():
+            home = str(at(seen.host(name).torch, "library", "home"))
+            files = [f"{home}{module.replace('.', '/')}.py" for module in modules]
+            others = [each for each in told if each != name]
+            yield Match(
+                name,
+                by_hand(
+                    name,
+                    "install its Python anew, or copy these files from a host where they are right",
+                ),
+                severity="error",
+                how="library",
+                files=_some(files),
+                package="",
+                flaw="",
+                others=others,
+            )
+
+
+CHECKS = (package_altered, unlike_python)
