@@ -77,15 +77,16 @@ def contents(folder: Path, is_over: Callable[[], bool] = lambda: False) -> dict[
     not there. Raises OSError for a folder that cannot be read. is_over: asked before each file.
 
     What has no content that can be read has words in the place of its hash: "a pipe", "unreadable:
-    Permission denied". Nothing of a version control, of an interpreter or of an environment is
-    looked at. The order is that in which the system lists a folder, as a program meets it.
+    Permission denied", and "a folder" for one with the name of a file (3.txt). Nothing of a version
+    control, of an interpreter or of an environment is looked at. The order is that in which the
+    system lists a folder, as a program meets it.
     """
     if not folder.is_dir():
         return None
     found = {}
     for where, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(set(folders) - {".git", "__pycache__", ".venv"})
-        for name in names:
+        for name in (*names, *(each for each in folders if PurePosixPath(each).suffix)):
             if is_over():
                 return None
             path = Path(where, name)

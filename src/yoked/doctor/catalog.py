@@ -22,6 +22,7 @@ from yoked.doctor.checks import (
     loopback,
     machine,
     names,
+    names_of_files,
     neighbours,
     power,
     processes,
@@ -57,6 +58,7 @@ CHECKS: tuple[Check, ...] = (
     *machine.CHECKS[2:],
     *power.CHECKS,
     *content.CHECKS,
+    *names_of_files.CHECKS,
     *names.CHECKS,
     *world.CHECKS,
 )

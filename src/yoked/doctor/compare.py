@@ -11,7 +11,7 @@ from pathlib import Path
 
 from yoked.agent.folders import contents
 from yoked.core.parallel import at_once
-from yoked.doctor.checks.content import CHANGING
+from yoked.doctor.checks.content import A_FOLDER, CHANGING
 from yoked.doctor.fixing import Connect
 from yoked.errors import UsageError, YokedError
 from yoked.records.examination import Examination, HostSeen
@@ -56,7 +56,9 @@ def with_contents(
     return dataclasses.replace(
         examination,
         hosts=tuple(at_once(look, examination.hosts)),
-        need=dataclasses.replace(examination.need, data=here.get("data"), code=here.get("code")),
+        need=dataclasses.replace(
+            examination.need, data=here.get("data"), code=here.get("code"), folders=paths
+        ),
     )
 
 
@@ -86,14 +88,16 @@ def _here(kind: str, folder: Path) -> Mapping[str, str]:
         ) from problem
     if kind == "data":
         for name, content in found.items() if found else ():
-            if not is_hash(content):
+            if not is_hash(content) and content != A_FOLDER:
                 raise UsageError(
                     f"--{kind} {folder}: {name} is no file that can be read: {content}",
                     fix=f"ls -l {folder / name}",
                 )
     # Beside a program may lie what no host gets: a socket of an editor.
-    found = {name: each for name, each in (found or {}).items() if is_hash(each)}
-    if not found:
+    found = {
+        name: each for name, each in (found or {}).items() if is_hash(each) or each == A_FOLDER
+    }
+    if not any(map(is_hash, found.values())):
         raise UsageError(
             f"--{kind} {folder}: there is no such folder here, or nothing in it",
             fix="name the folder as it is on this machine, with what all hosts should have",

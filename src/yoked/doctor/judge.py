@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Protocol
 
 from yoked.doctor.bundle import read_saved
@@ -13,7 +17,7 @@ from yoked.doctor.causes import findings_of
 from yoked.doctor.compare import with_contents
 from yoked.doctor.examine import look
 from yoked.doctor.replay import from_json
-from yoked.errors import HostError
+from yoked.errors import HostError, YokedError
 from yoked.fleet.model import Fleet
 from yoked.records.examination import Examination, Finding, Need
 from yoked.remote.client import AgentClient
@@ -42,6 +46,7 @@ class Examiner:
     """Looks at a fleet, again and again. status: a context with a place to show what goes on.
 
     folders: compared on all hosts, by what they are. sudo: whether it may be used to look.
+    travelling: gives the names of what a launch would send of the folder where this was typed.
     """
 
     need: Need
@@ -50,10 +55,12 @@ class Examiner:
     bandwidth: bool = False
     folders: Mapping[str, Path] | None = None
     sudo: bool = False
+    travelling: Callable[[Fleet], Collection[str]] | None = None
 
     def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
         """Look at a fleet, and judge. quick: None is as was asked for."""
         is_quick = self.quick if quick is None else quick
+        sent = None if is_quick else _begun(self.travelling, fleet)
         with self.status() as line:
             examination = look(
                 fleet,
@@ -63,12 +70,41 @@ class Examiner:
                 say=line.show,
                 sudo=self.sudo,
             )
+            if sent is not None:
+                examination = _with_left(examination, sent)
             if self.folders:
                 line.show("comparing folders")
                 examination = with_contents(
                     examination, self.folders, lambda host: connect(fleet, host)
                 )
         return Seen(fleet.name, examination, findings_of(examination))
+
+
+def _begun(
+    travelling: Callable[[Fleet], Collection[str]] | None, fleet: Fleet
+) -> Queue[Collection[str]] | None:
+    """Have the folder listed while hosts are looked at; the queue gets the names, or nothing."""
+    if travelling is None:
+        return None
+    names: Queue[Collection[str]] = Queue()
+
+    def find() -> None:
+        # Who cannot list it, a launch tells; there is nothing to compare with then.
+        with contextlib.suppress(YokedError, OSError):
+            names.put(travelling(fleet))
+
+    threading.Thread(target=find, daemon=True, name="travelling").start()
+    return names
+
+
+def _with_left(seen: Examination, sent: Queue[Collection[str]]) -> Examination:
+    """The examination with `left`: what the program here is made of, and no host would get."""
+    try:
+        names = sent.get_nowait()
+    except Empty:
+        return seen
+    left = [each for each in seen.controller.get("own") or () if each not in names]
+    return dataclasses.replace(seen, controller={**seen.controller, "left": left})
 
 
 def replayed(path: Path) -> Seen:

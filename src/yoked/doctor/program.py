@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from yoked.core.shadows import shadowing
 
-_MOST_FILES, _MOST_BYTES, _MOST_MODULES = 64, 200_000, 32
+_MOST_FILES, _MOST_BYTES, _MOST_MODULES = 200, 200_000, 32
+# Of names that are looked at, for what is odd in them, and of those that are told.
+_MOST_NAMES, _MOST_ODD = 10_000, 20
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(.+))", re.MULTILINE
 )
@@ -23,19 +27,28 @@ _FIRST = re.compile(r"\s*(\w+)")
 _KNOWN = frozenset({"torch", "numpy", "yoked"})
 _LISTS = re.compile(r"\b(?:listdir|scandir|iterdir|i?glob|rglob|walk)[ \t]*\(")
 _SORTS = re.compile(r"\bsorted[ \t]*\(")
+# What belongs to tools, to this machine or to earlier runs.
+_PASSED_OVER = frozenset({"node_modules", "__pycache__", "runs", "venv"})
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+          stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ProgramHere:
     """shadows: files that hide modules of Python's. programs: those beside them that import torch;
-    modules: what these import, by themselves or by their own modules, that is neither Python's nor
-    lies here; unsorted: FILE:LINE where they list a folder, and do not sort it there.
+    own: files below this folder that these are, or import; modules: what they import that is
+    neither Python's nor lies here; unsorted: FILE:LINE where they list a folder, and do not sort it
+    there; special: names below this folder that are no files, each with its kind; misnamed: those
+    that are no UTF-8.
     """
 
     shadows: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     unsorted: tuple[str, ...] = ()
+    special: tuple[str, ...] = ()
+    misnamed: tuple[str, ...] = ()
 
 
 def program_here(*, quick: bool) -> ProgramHere:
@@ -55,23 +68,33 @@ def program_here(*, quick: bool) -> ProgramHere:
         if "/" not in each or os.path.isfile(folder / each)  # noqa: PTH113 - see above
     ]
     sources = {} if quick and not hiding else _sources(folder, names)
-    programs = [name for name, text in sources.items() if "torch" in _imported(text)]
+    programs = [name for name, text in sources.items()
+                if "/" not in name and "torch" in _imported(text)]  # fmt: skip
     used = {name: sources[name] for name in _reached(programs, sources)}
     beside = {name.partition(".")[0] for name in names}
     wanted = {each for text in used.values() for each in _imported(text)}
     modules = sorted(wanted - beside - _KNOWN - sys.stdlib_module_names)
+    special, misnamed = _odd(folder) if programs and not quick else ([], [])
     return ProgramHere(
         shadows=tuple(str(folder / name) for name in hiding),
         programs=tuple(str(folder / name) for name in programs),
+        own=tuple(used),
         modules=tuple(modules[:_MOST_MODULES]),
         unsorted=tuple(each for name, text in used.items() for each in _unsorted(name, text)),
+        special=tuple(special[:_MOST_ODD]),
+        misnamed=tuple(misnamed[:_MOST_ODD]),
     )
 
 
 def _sources(folder: Path, names: list[str]) -> dict[str, str]:
-    """The beginnings of the first Python files here, by name; what cannot be read is left out."""
+    """The beginnings of the first Python files here, and of packages beside them, by name; what
+    cannot be read is left out.
+    """
     found = {}
-    for name in [each for each in names if each.endswith(".py")][:_MOST_FILES]:
+    packages = [name for name in names if name.isidentifier() and name not in _PASSED_OVER]
+    inside = (f"{name}/{each}" for name in packages for each in _listed(folder / name))
+    files = (each for each in (*names, *inside) if each.endswith(".py"))
+    for name in islice(files, _MOST_FILES):
         try:
             # A pipe would be waited for.
             if not (folder / name).is_file():
@@ -81,6 +104,37 @@ def _sources(folder: Path, names: list[str]) -> dict[str, str]:
         except OSError:
             continue
     return found
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted(each.name for each in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _odd(folder: Path) -> tuple[list[str], list[str]]:
+    """(names that are no files, each with its kind; names that are no UTF-8) below a folder."""
+    special: list[str] = []
+    misnamed: list[str] = []
+    count = 0
+    for where, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if each[0] != "." and each not in _PASSED_OVER
+                      and not Path(where, each, "pyvenv.cfg").exists()]  # fmt: skip
+        for name in (*folders, *(each for each in names if each[0] != ".")):
+            below = str(Path(where, name).relative_to(folder))
+            count += 1
+            if count > _MOST_NAMES:
+                return special, misnamed
+            if any("\ud800" <= char <= "\udfff" for char in name):
+                misnamed.append(below)
+            try:
+                kind = stat.S_IFMT(os.lstat(Path(where, name)).st_mode)
+            except OSError:
+                continue
+            if kind in _KINDS:
+                special.append(f"{below} ({_KINDS[kind]})")
+    return special, misnamed
 
 
 def _imported(text: str) -> set[str]:
@@ -96,9 +150,14 @@ def _reached(programs: list[str], sources: dict[str, str]) -> list[str]:
     """The programs, and the modules here that they import."""
     found = list(programs)
     for name in found:
-        beside = (f"{each}.py" for each in sorted(_imported(sources[name])))
-        found += [each for each in beside if each in sources and each not in found]
+        wanted = _imported(sources[name])
+        found += [each for each in sources if each not in found and _module_of(each) in wanted]
     return found
+
+
+def _module_of(name: str) -> str:
+    """The module, or the package, that a file below the folder is of."""
+    return name.partition("/")[0].removesuffix(".py")
 
 
 def _unsorted(name: str, text: str) -> Iterator[str]:

@@ -35,6 +35,7 @@ from tests.unit.doctor.troubles import (
     filtered,
     fixed_neighbour,
     has,
+    here,
     in_container,
     in_windows,
     ipv6_alone,
@@ -84,7 +85,7 @@ from tests.unit.doctor.troubles import (
 
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.causes import findings_of
-from yoked.doctor.checks.content import CHANGING
+from yoked.doctor.checks.content import A_FOLDER, CHANGING
 from yoked.doctor.checks.ssh_mends import MENDS
 from yoked.doctor.fixing import plan_fixes
 from yoked.doctor.sshfailure import HERE
@@ -103,6 +104,7 @@ class Case:
 
 MODULE = {"path": "/v/rowscale.py", "version": None, "digest": None}
 PACKAGES = "/home/ada/.local/share/yoked/envs/abc/lib/python3.12/site-packages"
+TWICE = {"4.bin": "a1", "4 (1).bin": "a1", "5.bin": "b2"}
 START = {"file": f"{PACKAGES}/sitecustomize.py", "digest": "aa", "because": None}
 PLUGIN = {"name": "units", "value": "units:load", "package": "units", "version": "0.4",
           "folder": f"{PACKAGES}/units-0.4.dist-info", "file": f"{PACKAGES}/units.py"}  # fmt: skip
@@ -593,6 +595,18 @@ CASES = (
         "garage", "health/untold", {"data": "/srv/data: Permission denied"})),
     Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), severity="warning"),
+    Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "x.bin": A_FOLDER})),
+    Case("data-odd", lambda: replace(everywhere("health/data", TWICE), need=Need(
+        data=TWICE, folders={"data": "~/rows"})), (), severity="warning"),
+    Case("data-odd", lambda: replace(home(), need=Need(
+        data={"1.bin": "a1", "0.bin": A_FOLDER}, folders={"data": "/rows"})), (),
+        severity="warning"),
+    Case("data-odd", lambda: replace(home(), need=Need(
+        data={"Gr\udcf6\udcdfe.bin": "a1"}, folders={"data": "/rows"})), (), severity="warning"),
+    Case("program-odd", lambda: here(left=["common.py", "rows/deep.py"]), ()),
+    Case("program-odd", lambda: here(special=["pipe (a pipe)"]), (), severity="warning"),
+    Case("program-odd", lambda: here(misnamed=["notes-Gr\udcf6\udcdfe.md"]), (),
+         severity="warning"),
     # what an interpreter takes in
     Case("unlike-python", lambda: taken(garage={
         "plugins": [PLUGIN], "torch_settings": {"default dtype": "torch.float64"}})),

@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.agent.folders import contents
 from yoked.doctor import compare
-from yoked.doctor.checks.content import CHANGING
+from yoked.doctor.checks.content import A_FOLDER, CHANGING
 from yoked.doctor.compare import with_contents
 from yoked.errors import HostError, UsageError
 from yoked.records.examination import Examination, HostSeen, Need, SshFailure
@@ -67,6 +67,16 @@ def test_what_cannot_be_read_has_words_and_nobody_waits_for_it(data: Path) -> No
         "2.txt": digest("two"),
         "3.txt": "a pipe",
         "4.txt": "unreadable: No such file or directory",
+    }
+
+
+def test_a_folder_with_the_name_of_a_file_is_told_and_others_are_not(data: Path) -> None:
+    (data / "4.txt").mkdir()
+
+    assert contents(data) == {
+        "part/1.txt": digest("one"),
+        "2.txt": digest("two"),
+        "4.txt": A_FOLDER,
     }
 
 

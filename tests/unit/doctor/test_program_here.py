@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,28 @@ def test_before_a_launch_no_source_is_read_where_nothing_hides_a_module(folder: 
 
     assert found.shadows == (str(folder / "queue.py"),)
     assert found.programs == (str(folder / "train.py"),)
+
+
+def test_a_package_beside_a_program_is_of_it(folder: Path) -> None:
+    (folder / "my_losses").mkdir()
+    for name, text in (("__init__", "import my_graphs"), ("deep", "import torch")):
+        (folder / "my_losses" / f"{name}.py").write_text(text)
+
+    found = program_here(quick=False)
+
+    assert found.own == ("train.py", "common.py", "my_losses/__init__.py", "my_losses/deep.py")
+    assert found.modules == ("my_files", "my_graphs", "rowscale")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its names are bytes")
+def test_names_that_are_no_files_or_no_text_are_told(folder: Path) -> None:
+    (folder / "deep").mkdir()
+    os.mkfifo(folder / "deep" / "pipe")
+    os.mkfifo(folder / ".hidden")
+    (folder / os.fsdecode(b"notes-Gr\xf6\xdfe.md")).write_text("")
+
+    found = program_here(quick=False)
+
+    assert found.special == ("deep/pipe (a pipe)",)
+    assert found.misnamed == ("notes-Gr\udcf6\udcdfe.md",)
+    assert program_here(quick=True) == ProgramHere()

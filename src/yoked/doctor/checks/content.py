@@ -11,19 +11,22 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import fleet_flag
-from yoked.records.examination import Examination, HostSeen
-from yoked.records.shell import command_line, shell_line
+from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.records.shell import Line, command_line, joined, path_word, shell_line
 from yoked.units import listed, plural
 
 _SHOWN = 3
 # In the place of the hash of a file whose content was another a moment later.
 CHANGING = "changing: written anew while it was looked at"
+# In the place of the hash, as yoked.agent.folders has it.
+A_FOLDER = "a folder"
 _WORDS = {
     CHANGING: "changing by itself: something wrote it anew while it was looked at",
     "missing": "missing",
     "other": "of other content",
     "extra": "extra",
     "hidden": "beside it, which macOS left (AppleDouble)",
+    "folder": "extra, a folder with the name of a file",
 }
 
 
@@ -33,15 +36,16 @@ def differing(wanted: Mapping[str, str], there: Mapping[str, object]) -> dict[st
     Extra is what a run would read too, as far as names tell: none that is hidden, or of a kind
     that is not wanted at all (a log, a note).
     """
+    files = {name: digest for name, digest in wanted.items() if digest != A_FOLDER}
     flaws = {
-        name: _flaw(there.get(name)) for name, digest in wanted.items() if there.get(name) != digest
+        name: _flaw(there.get(name)) for name, digest in files.items() if there.get(name) != digest
     }
-    kinds = {PurePosixPath(name).suffix for name in wanted}
+    kinds = {PurePosixPath(name).suffix for name in files}
     more = (PurePosixPath(name) for name in there if name not in wanted)
     for path in more:
         is_hidden = any(part.startswith(".") for part in path.parts)
         if path.suffix in kinds and not is_hidden:
-            flaws[str(path)] = "extra"
+            flaws[str(path)] = "folder" if there[str(path)] == A_FOLDER else "extra"
         elif path.suffix in kinds and _is_shadow(path, there):
             flaws[str(path)] = "hidden"
     return flaws
@@ -66,8 +70,13 @@ def _described(flaws: Mapping[str, str]) -> str:
         if names := [name for name, own in flaws.items() if own == flaw]:
             more = f" and {plural(len(names) - _SHOWN, 'other')}" if len(names) > _SHOWN else ""
             word = _WORDS.get(flaw, f"no file that can be read: {flaw}")
-            parts.append(f"{', '.join(names[:_SHOWN])}{more} {word}")
+            parts.append(f"{', '.join(map(shown_name, names[:_SHOWN]))}{more} {word}")
     return listed(parts)
+
+
+def shown_name(name: str) -> str:
+    """A name as a person can read it, where it is no UTF-8 too."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _hosts_with(
@@ -127,15 +136,15 @@ def data_differs(seen: Examination) -> Iterator[Match]:
             )
     for host, flaws in _hosts_with(seen, "data", seen.need.data):
         if set(flaws.values()) == {"hidden"}:
+            folder = place_of(seen)
             yield Match(
                 host.name,
-                by_hand(host.name, "find DATA-FOLDER -name '._*' -delete"),
+                by_hand(host.name, "find {folder} -name '._*' -delete", folder=folder),
                 severity="warning",
                 how="hidden",
                 described=_described(flaws),
             )
             continue
-        more = shell_line(", and remove what is extra there")
         changing = [name for name, flaw in flaws.items() if flaw == CHANGING]
         yield Match(
             host.name,
@@ -143,21 +152,49 @@ def data_differs(seen: Examination) -> Iterator[Match]:
                 by_hand(
                     host.name,
                     "first stop what writes it: `fuser -v {file}` there, a few times, shows it",
-                    file=name,
+                    file=place_of(seen, name),
                 )
                 for name in changing[:_SHOWN]
             ),
-            by_hand(
-                "",
-                "`yoked train` sends the data that is here to {host}; for other programs: "
-                "rsync -a DATA-FOLDER {there}{more}",
-                host=host.name,
-                there=f"{host.name}:",
-                more=more if {"extra", "hidden"} & set(flaws.values()) else shell_line(""),
-            ),
+            *_brought(seen, host, flaws),
             described=_described(flaws),
         )
     yield from _in_other_order(seen)
+
+
+def place_of(seen: Examination, name: str = "") -> Line:
+    """The folder of the data, or what lies in it, as a word of a shell on a host, or here."""
+    folder = seen.need.folders.get("data")
+    place = path_word(folder) if folder else shell_line("DATA-FOLDER")
+    return joined("/", (place, name)) if name else place
+
+
+def _brought(seen: Examination, host: HostSeen, flaws: Mapping[str, str]) -> Iterator[Fix]:
+    """What makes the data of a host that which is here."""
+    if set(flaws.values()) - {"extra", "hidden", "folder"}:
+        config = at(seen.controller, "ssh_config")
+        ssh = shell_line("-e {ssh} ", ssh=f"ssh -F {config}") if config else shell_line("")
+        folder = seen.need.folders.get("data") or "DATA-FOLDER"
+        yield by_hand(
+            "",
+            "`yoked train` sends the data that is here to {host}; for other programs: "
+            "rsync -a {ssh}{here}/ {there}",
+            host=host.name,
+            ssh=ssh,
+            here=place_of(seen),
+            # A path that is not absolute begins at the home folder there.
+            there=f"{host.name}:{folder.removeprefix('~/')}/",
+        )
+    extra = [name for name, flaw in flaws.items() if flaw in ("extra", "hidden")]
+    folders = [name for name, flaw in flaws.items() if flaw in ("folder", A_FOLDER)]
+    for word, names in (("rm", extra), ("rmdir", folders)):
+        if names:
+            yield by_hand(
+                host.name,
+                "remove what is extra there, after a look at it: {line}{more}",
+                line=joined(" ", (word, *(place_of(seen, each) for each in names[:_SHOWN]))),
+                more=shell_line(" ...") if len(names) > _SHOWN else shell_line(""),
+            )
 
 
 def _in_other_order(seen: Examination) -> Iterator[Match]:

@@ -1,0 +1,183 @@
+"""Names in the program's folder and in the data here: whether each is a file of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from yoked.doctor.check import Match, check
+from yoked.doctor.checks.content import A_FOLDER, place_of, shown_name
+from yoked.doctor.checks.query import at, mapping, part
+from yoked.doctor.repairs.base import by_hand
+from yoked.records.examination import Examination, Fix
+from yoked.records.shell import Line, joined, quoted, shell_line
+from yoked.units import listed, plural
+
+_SHOWN = 3
+# A byte of a name that is no UTF-8, as os.fsdecode has it.
+_BEYOND_TEXT = re.compile("([\udc80-\udcff])")
+_EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+@check(
+    "data-odd",
+    question="Is each name in the data one file of its own?",
+    reads=("need.data", "health.data"),
+    severity="warning",
+    saw={
+        "copies": "{described}, in the data here{there}",
+        "folder": "{described} in the data here{there}: a folder with the name of a file",
+        "name": "{described} in the data here{there}: a name that is no UTF-8",
+    },
+    why={
+        "copies": "a program that reads all files of the folder counts these rows twice; hosts "
+        "that have the same copies agree with each other, and nobody says so",
+        "folder": "a program that counts names deals out one file too many, and fails or reads "
+        "nothing there",
+        "name": "a program that prints or sorts names fails: `UnicodeEncodeError`",
+    },
+    symptom="An epoch has more rows than the data; the loss is lower than elsewhere; or "
+    "`IsADirectoryError`, `UnicodeEncodeError`.",
+    cause="A browser or a file manager wrote `4 (1).txt` beside 4.txt; a download that was "
+    "cut short left a folder; names came out of an archive of another system. Asked for is the "
+    "folder of --data, here: data that differs between hosts is data-differs.",
+    fix="By hand, on all hosts that have it.",
+)
+def data_odd(seen: Examination) -> Iterator[Match]:
+    wanted = seen.need.data or {}
+    first: dict[tuple[str, str], str] = {}
+    copies: dict[str, str] = {}
+    # What a copy is called is longer: `4 (1).txt`, `4 copy.txt`.
+    for name in sorted(wanted, key=lambda each: (len(each), each)):
+        content = wanted[name]
+        if content not in (A_FOLDER, _EMPTY):
+            original = first.setdefault((content, PurePosixPath(name).suffix), name)
+            copies |= {name: original} if original != name else {}
+    kinds = {suffix for _, suffix in first}
+    folders = [name for name, content in wanted.items() if content == A_FOLDER
+               and PurePosixPath(name).suffix in kinds]  # fmt: skip
+    odd = [name for name in wanted if not _is_text(name)]
+    words = [f"{shown_name(name)} has the content of {shown_name(own)}"
+             for name, own in copies.items()]  # fmt: skip
+    for how, names, said in (
+        ("copies", list(copies), words),
+        ("folder", folders, map(shown_name, folders)),
+        ("name", odd, map(shown_name, odd)),
+    ):
+        if names:
+            yield Match(
+                (),
+                *_everywhere(seen, how, names),
+                how=how,
+                described=_some(said),
+                there=_also(seen, names),
+            )
+
+
+def _is_text(name: str) -> bool:
+    return _BEYOND_TEXT.search(name) is None
+
+
+def _some(words: Iterable[str]) -> str:
+    known = list(words)
+    more = [plural(len(known) - _SHOWN, "other")] if len(known) > _SHOWN else []
+    return listed([*known[:_SHOWN], *more])
+
+
+def _holders(seen: Examination, names: Iterable[str]) -> list[str]:
+    """The hosts that have all of these."""
+    wanted = set(names)
+    return [host.name for host in seen.up if wanted <= mapping(part(host, "data")).keys()]
+
+
+def _also(seen: Examination, names: Iterable[str]) -> str:
+    hosts = _holders(seen, names)
+    return f" and on {listed(hosts)}" if hosts else ""
+
+
+def _everywhere(seen: Examination, how: str, names: list[str]) -> Iterator[Fix]:
+    """What takes these names away, or mends them: here first, then on each host that has them."""
+    word = {"copies": "rm", "folder": "rmdir"}.get(how)
+    for host in ("", *_holders(seen, names)):
+        if word is None:
+            for each in names[:_SHOWN]:
+                yield by_hand(host, "{line}", line=_renamed(place_of(seen), each))
+            continue
+        line = joined(" ", (word, *(place_of(seen, each) for each in names[:_SHOWN])))
+        more = shell_line(" ...") if len(names) > _SHOWN else shell_line("")
+        yield by_hand(host, "{line}{more}", line=line, more=more)
+
+
+def _renamed(folder: Line | None, name: str) -> Line:
+    """A line that gives a file with a name that is no UTF-8 the name that was meant, in Latin-1."""
+    # Such a byte is none that can be pasted: any one stands for it.
+    pieces = [quoted(each) if _is_text(each) else shell_line("?")
+              for each in _BEYOND_TEXT.split(name) if each]  # fmt: skip
+    bytes_of = name.encode(errors="surrogateescape")
+    before = [] if folder is None else [folder, shell_line("/")]
+    old = joined("", (*before, *pieces))
+    new = joined("", (*before, quoted(bytes_of.decode("cp1252", errors="replace"))))
+    return shell_line("mv {old} {new}", old=old, new=new)
+
+
+@check(
+    "program-odd",
+    question="Would all that the program here imports travel, and can it be read?",
+    reads=("controller",),
+    severity="error",
+    saw={
+        "left": "{names}, which the program here is made of, would stay here: git's rules leave "
+        "{it} out",
+        "special": "{names} in the program's folder: no file that could travel",
+        "name": "{names} in the program's folder: a name that is no UTF-8",
+    },
+    why={
+        "left": "`No module named ...` on every host, though it is found here",
+        "special": "a program that opens it waits for its other end, or fails",
+        "name": "a program or a tool that prints or writes down names fails: `UnicodeEncodeError`",
+    },
+    symptom="`ModuleNotFoundError` on all hosts of what lies beside the program; "
+    "`UnicodeEncodeError: surrogates not allowed`.",
+    cause="A line of .gitignore or .git/info/exclude, in the program's folder or in one above it, "
+    "leaves a module out. A pipe or a socket of some tool; names out of an archive of "
+    "another system: these are warnings.",
+    fix="By hand.",
+)
+def program_odd(seen: Examination) -> Iterator[Match]:
+    if left := list(map(str, at(seen.controller, "left") or ())):
+        yield Match(
+            (),
+            by_hand(
+                "",
+                "git check-ignore -v --no-index {names}    shows the rule to change; or send it "
+                "all the same: {flags}",
+                names=joined(" ", left[:_SHOWN]),
+                flags=joined(" ", [w for each in left[:_SHOWN] for w in ("--include", each)]),
+            ),
+            how="left",
+            names=_some(left),
+            it="it" if len(left) == 1 else "them",
+        )
+    for how in ("special", "misnamed"):
+        if names := list(map(str, at(seen.controller, how) or ())):
+            yield Match(
+                (),
+                *_put_right(how, names),
+                severity="warning",
+                how="special" if how == "special" else "name",
+                names=_some(map(shown_name, names)),
+                it="",
+            )
+
+
+def _put_right(how: str, names: list[str]) -> Iterator[Fix]:
+    for each in names[:_SHOWN]:
+        if how == "special":
+            yield by_hand("", "rm {name}", name=each.rpartition(" (")[0])
+        else:
+            yield by_hand("", "{line}", line=_renamed(None, each))
+
+
+CHECKS = (program_odd, data_odd)
