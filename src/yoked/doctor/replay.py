@@ -91,6 +91,7 @@ _DIALLED = fields(
     more=True,
 )
 _VERSIONS = named(word, version)
+_FOLDERS = named(word, path)
 
 
 def to_json(examination: Examination) -> dict[str, Any]:
@@ -129,7 +130,9 @@ def _read_words(seen: Examination) -> Examination:
         hosts=tuple(_read_host(host, odd[host.name]) for host in seen.hosts),
         dials=dials,
         need=dataclasses.replace(
-            seen.need, versions=reread(_VERSIONS, "need", seen.need.versions, [], {})
+            seen.need,
+            versions=reread(_VERSIONS, "need", seen.need.versions, [], {}),
+            folders=reread(_FOLDERS, "need", seen.need.folders, [], {}),
         ),
         controller=reread(_CONTROLLER, "controller", seen.controller, [], {}),
     )

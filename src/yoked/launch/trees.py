@@ -180,7 +180,7 @@ class Tree:
             names = listed(map(one_line, self.left.far))
             said.append(f"left here by git's rules, on another disk and not counted: {names}")
         said += [
-            f"{one_line(name)} hides Python's own module of that name from the program, and from "
+            f"{one_line(name)} hides the installed module of that name from the program, and from "
             "torch, which fails beside it: rename it"
             for name in shadowing(each.path for each in self.entries)
         ]

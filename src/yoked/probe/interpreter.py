@@ -17,13 +17,14 @@ import sys
 import sysconfig
 import threading
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from yoked.probe.origins import foreign_libraries, mapped_libraries, packages_folders
+from yoked.probe.origins import packages_folders
 
 # Those that tools of packages leave in most environments; they run nothing of a person's.
 _USUAL_PTH = re.compile(
@@ -171,9 +172,11 @@ def _replaced(names: Iterable[str], home: str = "") -> dict[str, str]:
         module = sys.modules.get(name)
         for key, value in list(vars(module).items()) if module else ():
             for label, each in ((f"{name}.{key}", value), *_methods(name, key, value)):
-                code = getattr(each, "__code__", None)
-                file = str(getattr(code, "co_filename", ""))
+                # Only of a plain function: modules of torch make something of any name.
+                file = each.__code__.co_filename if isinstance(each, FunctionType) else ""
                 is_python = file.startswith(python) and "-packages" not in file
+                # By its decorators a function is deprecated, on some hosts only.
+                is_python = is_python or file.endswith("/typing_extensions.py")
                 is_own = is_python or (home and file.startswith(home))
                 if file.startswith("/") and not is_own and len(found) < _MOST_REPLACED:
                     found[label] = file
@@ -187,9 +190,7 @@ def _methods(module: str, name: str, value: object) -> Iterator[tuple[str, objec
 
 
 def after_import(torch: ModuleType) -> dict[str, Any]:
-    """torch_settings that are not as an import of torch leaves them; torch_replaced, functions of
-    it; foreign, the libraries that are loaded from elsewhere.
-    """
+    """torch_settings that are not as an import of torch leaves them; torch_replaced, functions."""
     known: Mapping[str, tuple[Callable[[], object], object]] = {
         "default dtype": (torch.get_default_dtype, torch.float32),
         "default device": (lambda: str(torch.get_default_device()), "cpu"),
@@ -211,11 +212,14 @@ def after_import(torch: ModuleType) -> dict[str, Any]:
             continue
         if value != usual:
             settings[name] = str(value)
+    with warnings.catch_warnings():
+        # Some names of torch warn whoever asks for them.
+        warnings.simplefilter("ignore")
+        # What torch itself takes from other packages is the same on every host.
+        replaced = _replaced(_WATCHED_TORCH, str(Path(str(torch.__file__)).parent))
     return {
         "torch_settings": settings,
-        # What torch itself takes from other packages is the same on every host.
-        "torch_replaced": _replaced(_WATCHED_TORCH, str(Path(str(torch.__file__)).parent)),
-        "foreign": foreign_libraries(mapped_libraries()),
+        "torch_replaced": replaced,
     }
 
 

@@ -129,7 +129,12 @@ def _digest(file: Path, *, is_package: bool) -> str | None:
     return sha256.hexdigest()[:16]
 
 
-def mapped_libraries() -> list[str]:
+def loaded_from_elsewhere() -> dict[str, Any]:
+    """foreign: those of the libraries that are loaded, as `foreign_libraries` tells them."""
+    return {"foreign": foreign_libraries(_mapped_libraries())}
+
+
+def _mapped_libraries() -> list[str]:
     """The shared libraries that this process has loaded; none where there is no /proc."""
     try:
         text = Path("/proc/self/maps").read_text(errors="replace")
@@ -141,7 +146,7 @@ def mapped_libraries() -> list[str]:
 
 def _needed_by(library: str) -> list[str]:
     """The files that the loader takes for what a library needs; none where it cannot tell."""
-    loaders = [each for each in mapped_libraries() if Path(each).name.startswith("ld-")]
+    loaders = [each for each in _mapped_libraries() if Path(each).name.startswith("ld-")]
     if not loaders or not Path(library).is_file():
         return []
     try:
@@ -161,8 +166,8 @@ def foreign_libraries(files: Iterable[str]) -> list[dict[str, Any]]:
     """
     prefixes = {sys.prefix, sys.base_prefix} - {"/", "/usr", "/usr/local"}
     system = [each for each in _system_folders() if each.is_dir()]
-    usual = (*prefixes, *filter(None, sys.path), *system)
-    known = tuple({os.path.realpath(each) + os.sep for each in usual})
+    usual = {*prefixes, *filter(None, sys.path), *map(str, system)}
+    known = tuple(os.path.realpath(each) + os.sep for each in usual)
     found = []
     for file in dict.fromkeys(files):
         if os.path.realpath(file).startswith(known):

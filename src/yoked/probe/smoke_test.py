@@ -229,7 +229,10 @@ def load_communication() -> tuple[World, dict[str, Any]]:
     load_libtorch()
     from torch._C import _distributed_c10d as communication
 
-    return connect, {"gloo": hasattr(communication, "ProcessGroupGloo")}
+    from yoked.probe.origins import loaded_from_elsewhere
+
+    gloo = hasattr(communication, "ProcessGroupGloo")
+    return connect, {**as_told(loaded_from_elsewhere), "gloo": gloo}
 
 
 def connect(spec: Spec) -> None:
@@ -256,9 +259,11 @@ def load_all() -> tuple[World, dict[str, Any]]:
     import torch.utils.data
 
     from yoked.probe.interpreter import after_import
+    from yoked.probe.origins import loaded_from_elsewhere
 
     return reduce_tensors, {
         **as_told(lambda: after_import(torch)),
+        **as_told(loaded_from_elsewhere),
         "imported": True,
         "gloo": torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_nccl_available(),

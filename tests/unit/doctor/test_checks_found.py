@@ -611,7 +611,7 @@ CASES = (
     Case("unlike-python", lambda: taken(garage={
         "plugins": [PLUGIN], "torch_settings": {"default dtype": "torch.float64"}})),
     Case("unlike-python", lambda: taken(garage={
-        "starts": [{**START, "because": "/home/ada/venv/pyvenv.cfg"}],
+        "starts": [{**START, "because": f"{PYTHON[:-11]}/pyvenv.cfg"}],
         "settings": {"multiprocessing starts by": "spawn"}}), severity="warning"),
     Case("unlike-python", lambda: taken(garage={"foreign": [LIBRARY]}), severity="warning"),
     Case("unlike-python", lambda: taken(
@@ -627,6 +627,9 @@ CASES = (
         name: {"library": {"build": "b1", "home": "/usr/lib/python3.12/", "modules": {
             "socket": "aa", "queue": "bb" if name == "garage" else "cc"}}}
         for name in NAMES})),
+    Case("torch-import", lambda: fails(
+        "AttributeError: module 'torch.x' has no attribute 'y'", altered=[{**FLAW, "how": "empty"}],
+        blame={"file": "/v/site-packages/torch/__init__.py", "package": "torch"})),
     Case("torch-import", lambda: fails(
         "ImportError: /v/libc10.so: undefined symbol: x",
         blame={"file": "/v/site-packages/torch/_C.so", "package": "torch",

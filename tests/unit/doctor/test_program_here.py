@@ -47,6 +47,14 @@ def test_before_a_launch_no_source_is_read_where_nothing_hides_a_module(folder: 
     assert found.programs == (str(folder / "train.py"),)
 
 
+@pytest.mark.parametrize("name", ["typing_extensions.py", "torch/__init__.py"])
+def test_what_torch_imports_of_other_packages_may_not_be_hidden(folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("")
+
+    assert program_here(quick=True).shadows == (str(folder / name),)
+
+
 def test_a_package_beside_a_program_is_of_it(folder: Path) -> None:
     (folder / "my_losses").mkdir()
     for name, text in (("__init__", "import my_graphs"), ("deep", "import torch")):

@@ -515,7 +515,7 @@ def test_a_file_that_hides_a_module_of_pythons_is_told(program: Path) -> None:
     put(program, "queue.py", "class Waiting: pass")
     put(program, "deep/random.py", "")
 
-    said = [line for line in Tree.scan(program).lines() if "hides Python's own" in line]
+    said = [line for line in Tree.scan(program).lines() if "hides the installed" in line]
 
     assert [line.split()[0] for line in said] == ["queue.py"]
 

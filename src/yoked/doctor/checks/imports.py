@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
-from yoked.doctor.checks.interpreter import library_fix, library_words
+from yoked.doctor.checks.interpreter import flaws_of, library_fix, library_words
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_package_aside, remount_executable
@@ -134,8 +134,8 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
     told, python = mapping(host.torch), str(mapping(host.torch).get("python"))
     blame = mapping(told.get("blame"))
     if foreign := blame.get("libraries"):
-        fixes = (fix for each in foreign for fix in library_fix(host.name, each))
-        return f"; {listed(map(library_words, foreign))}", tuple(fixes)
+        mends = (fix for each in foreign for fix in library_fix(host.name, each))
+        return f"; {listed(map(library_words, foreign))}", tuple(mends)
     package, missing, file = (blame.get(each) for each in ("package", "missing", "file"))
     library = _LIBRARY.search(_error(host))
     if blame.get("of_python") and library and not missing:
@@ -163,7 +163,8 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
         version = told.get("numpy") if package == "numpy" else None
         wanted = f"{package}=={version}" if version else str(package)
         fixes = get_package(seen, host, wanted, flags=("--anew",))
-        return f"; it is {package} that is broken ({file})", fixes
+        broken = flaws_of(host, str(package)) or f" ({file})"
+        return f"; it is {package} that is broken{broken}", fixes
     if "Permission denied" in _error(host) or "symbolic links" in _error(host):
         return "", (
             by_hand(
@@ -182,4 +183,4 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
                 python=python,
             ),
         )
-    return "", get_torch(seen, host, told.get("torch"), "--anew")
+    return flaws_of(host, "torch"), get_torch(seen, host, told.get("torch"), "--anew")

@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.folder_query import is_below
 from yoked.doctor.checks.query import at, mapping
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.files import drop_library_folder, move_package_aside, remove_files
+from yoked.doctor.repairs.files import (
+    close_environment,
+    drop_library_folder,
+    move_package_aside,
+    remove_files,
+)
 from yoked.doctor.repairs.packages import get_package
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed, plural
@@ -28,7 +34,7 @@ _FLAWS = {
 
 @dataclass(frozen=True)
 class Taken:
-    """Something that an interpreter takes in. kind: what it is; see `_AFTER_IMPORT`. key: equal on
+    """Something that an interpreter takes in. kind: what it is; see `_TOLD_IN`. key: equal on
     hosts where it is the same. fix: what takes it out.
     """
 
@@ -38,8 +44,9 @@ class Taken:
     fix: tuple[Fix, ...] = ()
 
 
-# Known only of a host where the import of torch was waited for.
-_AFTER_IMPORT = ("library", "torch setting", "torch function")
+# Known only of a host where the import of torch was waited for, or at least that of its library.
+_TOLD_IN = {"torch setting": "torch_settings", "torch function": "torch_settings",
+            "library": "foreign"}  # fmt: skip
 # What a host may lack that most others have.
 _LACKED = ("start", "plugin", "torch setting")
 
@@ -124,7 +131,8 @@ def unlike_python(seen: Examination) -> Iterator[Match]:
         own: list[Taken] = []
         lacking: dict[tuple[str, str], Taken] = {}
         for kind, key in {key: None for each in told.values() for key in each}:
-            known = imported if kind in _AFTER_IMPORT else list(told)
+            part_of = _TOLD_IN.get(kind, "starts")
+            known = [each for each in told if part_of in mapping(seen.host(each).torch)]
             holders = [each for each in known if (kind, key) in told[each]]
             is_most = 2 * len(holders) > len(known)
             if (kind, key) in taken and len(known) > 1 and not is_most:
@@ -133,7 +141,7 @@ def unlike_python(seen: Examination) -> Iterator[Match]:
                 lacking[kind, key] = told[holders[0]][kind, key]
         if own and imported == [name]:
             # Nobody else's import was waited for. What it has alone is the likely reason.
-            own += [each for each in taken.values() if each.kind in _AFTER_IMPORT]
+            own += [each for each in taken.values() if _TOLD_IN.get(each.kind) == "torch_settings"]
         for how, found in (("", own), ("lacking", list(lacking.values()))):
             if found:
                 is_grave = any(each.kind == "torch setting" for each in found)
@@ -150,9 +158,15 @@ def unlike_python(seen: Examination) -> Iterator[Match]:
 def _undone(seen: Examination, host: str, found: Iterable[Taken], how: str) -> tuple[Fix, ...]:
     if how:
         return (by_hand(host, "have it there as well, or on no host"),)
-    if fixes := tuple(fix for each in found for fix in each.fix):
-        return fixes
-    python = str(mapping(seen.host(host).torch).get("python"))
+    told = mapping(seen.host(host).torch)
+    python, path = str(told.get("python")), str(told.get("torch_path"))
+    shared = {str(each["because"]) for each in told.get("starts") or () if each.get("because")}
+    # Its own packages are all that an environment needs, where torch is among them.
+    needless = [each for each in shared if is_below(path, each.removesuffix("/pyvenv.cfg"))]
+    mends = [close_environment(host, each) for each in needless]
+    mends += [fix for each in found for fix in each.fix if not (needless and each.kind == "start")]
+    if mends:
+        return tuple(mends)
     return (by_hand(host, "`{python} -v -c 'import torch'` shows each file that it reads",
                     python=python),)  # fmt: skip
 
@@ -215,6 +229,16 @@ def package_altered(seen: Examination) -> Iterator[Match]:
                 others=(),
             )
     yield from _in_other_libraries(seen)
+
+
+def flaws_of(host: HostSeen, package: str) -> str:
+    """What is wrong with files of a package, for the end of a sentence; empty: nothing is known."""
+    found: dict[str, list[str]] = {}
+    for each in mapping(host.torch).get("altered") or ():
+        if each.get("package") == package and each["how"] in _FLAWS:
+            found.setdefault(each["how"], []).append(str(each["file"]))
+    words = [f"{_some(files)}: {_FLAWS[how]}" for how, files in found.items()]
+    return f"; {listed(words)}" if words else ""
 
 
 def _flaw_key(each: Mapping[str, Any]) -> tuple[object, ...]:

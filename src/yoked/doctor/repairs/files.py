@@ -78,6 +78,19 @@ def remove_files(host: str, files: Sequence[str]) -> Fix:
 
 
 @repair
+def close_environment(host: str, settings: str) -> Fix:
+    """Have an environment no longer take packages of the system and of the user along."""
+    return change_file(
+        host,
+        quoted(settings),
+        "packages",
+        lambda old: command_line(
+            "sed", "-E", "s/^(include-system-site-packages *= *).*/\\1false/", old
+        ),
+    )
+
+
+@repair
 def drop_library_folder(host: str, file: str, folder: str) -> Fix:
     """Have the loader no longer look into a folder. file: of ld.so.conf(5), which has its line."""
     path = quoted(file)
