@@ -21,6 +21,8 @@ from yoked.records.examination import Dial, World
 _IMPORT_UNTIL_S, _GPU_IMPORT_UNTIL_S = 4.0, 15.0
 # On a host whose Python takes in what no other one does, it is waited for so much longer.
 _ODD_IMPORT_S = 12.0
+# And what is installed, which is looked at before the import, so much longer on every host.
+_LOOK_S = 2.0
 
 
 def check_world(
@@ -89,6 +91,9 @@ def _await_imports(probes: HostProbes, until_s: float) -> bool:
     ends = {
         name: each.await_any("ready", "failed", until_s=until_s) for name, each in trials.items()
     }
+    for each in trials.values():
+        # What is installed there is known long before, but on a busy host.
+        each.await_any("looked", "ready", "failed", until_s=until_s + _LOOK_S)
     late = {name for name, end in ends.items() if end is None}
     odd = late & _odd_ones(probes)
     for name in (late - odd) if odd else ():

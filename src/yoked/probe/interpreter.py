@@ -42,6 +42,8 @@ _OURS = ("PYTHONUNBUFFERED",)
 _HASHED = ("torch", "numpy")
 # A file that is this much younger was written after the package was installed.
 _YOUNGER_S = 5.0
+# As long as Python itself may take to be built and installed.
+_INSTALLATION_S = 3600.0
 _MOST_HASHED_BYTES = 16 << 20
 _MOST_FLAWS, _MOST_MODULES = 20, 600
 # Of CPU time. A hundred packages and torch take 0.3 s.
@@ -233,8 +235,8 @@ def installed() -> dict[str, Any]:
     altered: files that are not as their package's RECORD has them: file, found (a mark of its
     content), package, version, how: content, empty, missing, unreadable, or bytecode (what Python
     would run in the place of a source that says something else). more: how many others. library:
-    build (of this Python), and modules of its own library that are loaded, by name, each with a
-    mark of its source.
+    build (of this Python), modules of its own library that are loaded, by name, each with a mark of
+    its source, and younger, those of them that were written long after the rest.
     """
     until_s = time.process_time() + _PACKAGES_S
     flaws: list[dict[str, Any]] = []
@@ -329,21 +331,26 @@ def _library() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Python's own modules that are loaded, and those whose bytecode is of another source."""
     home = sysconfig.get_paths()["stdlib"] + os.sep
     modules: dict[str, str] = {}
-    stale = []
+    younger, stale = [], []
+    installed_s = Path(str(os.__file__)).stat().st_mtime
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
         # One is written when Python is installed.
         is_own = bool(file) and str(file).startswith(home) and str(file).endswith(".py")
         if not is_own or "-packages" in str(file) or name.startswith("_sysconfigdata"):
             continue
+        source = Path(str(file))
         try:
-            modules[name] = _hash8(Path(str(file)).read_bytes())
+            modules[name] = _hash8(source.read_bytes())
+            if source.stat().st_mtime > installed_s + _INSTALLATION_S:
+                younger.append(name)
         except OSError:
             continue
         if compiled := _stale_bytecode(str(file)):
             stale.append({"file": compiled, "package": None, "version": None, "how": "bytecode"})
     some = dict(list(modules.items())[:_MOST_MODULES])
-    return {"build": _hash8(sys.version.encode()), "home": home, "modules": some}, stale
+    build = _hash8(sys.version.encode())
+    return {"build": build, "home": home, "modules": some, "younger": younger[:_MOST_FLAWS]}, stale
 
 
 def _text(path: Path) -> str:

@@ -13,9 +13,9 @@ rank 0 (0: any), backend, env, patience_s, launch_id and credentials (private fi
 process exits when DESCRIPTOR ends, whatever it is doing. Ranks connect as in a run: torch's store
 is on loopback, and hosts have one connection in mutual TLS.
 
-Each line on standard output is a JSON object: has (versions and backends), ready (for the line),
-doing, port (of rank 0), done (seconds that the process group took) or failed (why) with blame
-(whose fault it may be).
+Each line on standard output is a JSON object: has (versions and backends), looked (of "train": at
+what is installed), ready (for the line), doing, port (of rank 0), done (seconds that the process
+group took) or failed (why) with blame (whose fault it may be).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
         if how == "train":
             # From here on everything else on this host goes first: it takes seconds of CPU time.
             os.nice(_NICE)
-            tell(has=as_told(installed))
+            tell(has=as_told(installed), looked=True)
         began_s = time.perf_counter()
         world, has = load_all() if how == "train" else load_communication()
         if how == "train":

@@ -106,7 +106,7 @@ TORCH = fields(
         ),
         "more": count,  # files that are altered
         "library": fields(
-            {"build": word, "home": path, "modules": named(word, word)},
+            {"build": word, "home": path, "modules": named(word, word), "younger": each(word)},
             needed=("build", "home", "modules"),
         ),
         "stops": fields(

@@ -627,6 +627,11 @@ CASES = (
         name: {"library": {"build": "b1", "home": "/usr/lib/python3.12/", "modules": {
             "socket": "aa", "queue": "bb" if name == "garage" else "cc"}}}
         for name in NAMES})),
+    Case("package-altered", lambda: taken(
+        attic={"library": {"build": "b1", "home": "/usr/lib/python3.12/", "younger": [],
+                           "modules": {"socket": "aa"}}},
+        garage={"library": {"build": "b1", "home": "/usr/lib/python3.12/", "younger": ["socket"],
+                            "modules": {"socket": "bb"}}})),
     Case("torch-import", lambda: fails(
         "AttributeError: module 'torch.x' has no attribute 'y'", altered=[{**FLAW, "how": "empty"}],
         blame={"file": "/v/site-packages/torch/__init__.py", "package": "torch"})),

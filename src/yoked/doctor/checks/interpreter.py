@@ -276,9 +276,13 @@ def _in_other_libraries(seen: Examination) -> Iterator[Match]:
         for module in sorted(names):
             counts = Counter(own[module] for own in told.values())
             usual, most = counts.most_common(1)[0]
-            is_split = 2 * most == len(told)
+            # Of as many each, it is those where the file was written after the rest.
+            younger = {name for name in told if module in
+                       (at(seen.host(name).torch, "library", "younger") or ())}  # fmt: skip
+            is_split = 2 * most <= len(told)
+            known = younger if 0 < len(younger) < len(told) else set(told)
             for name, own in told.items():
-                if len(counts) > 1 and (is_split or own[module] != usual):
+                if len(counts) > 1 and (name in known if is_split else own[module] != usual):
                     odd.setdefault(name, []).append(module)
         for name, modules in odd.items():
             home = str(at(seen.host(name).torch, "library", "home"))
