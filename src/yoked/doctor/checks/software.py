@@ -93,7 +93,14 @@ def python_missing(seen: Examination) -> Iterator[Match]:
     fix="Makes an environment on the host with the versions that are here; where "
     "yoked.toml names an interpreter of your own, installs it there. Writes a pyvenv.cfg that is "
     "gone anew.",
-    explains=("world-failed", "numpy-missing", "gloo-missing", "compiler"),
+    explains=(
+        "world-failed",
+        "numpy-missing",
+        "gloo-missing",
+        "compiler",
+        "package-altered",
+        "unlike-python",
+    ),
     quick=True,
 )
 def torch_missing(seen: Examination) -> Iterator[Match]:
