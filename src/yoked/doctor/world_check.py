@@ -22,7 +22,7 @@ _IMPORT_UNTIL_S, _GPU_IMPORT_UNTIL_S = 4.0, 15.0
 # On a host whose Python takes in what no other one does, it is waited for so much longer.
 _ODD_IMPORT_S = 12.0
 # And what is installed, which is looked at before the import, so much longer on every host.
-_LOOK_S = 2.0
+_LOOK_S = 1.0
 
 
 def check_world(

@@ -83,6 +83,12 @@ def main(argv: list[str]) -> int:
         if how == "train":
             has["took_s"] = time.perf_counter() - began_s
         tell(has=has, ready=True)
+        if how == "train":
+            # Packages that may not even be imported; a world is not held up by them.
+            rest = threading.Thread(
+                target=lambda: tell(has=as_told(lambda: installed(others=True))), daemon=True
+            )
+            rest.start()
         spec = specs.get()
         # Gloo and NCCL read the name of their interface from it when ranks connect.
         os.environ.update(spec["env"])

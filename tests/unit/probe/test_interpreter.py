@@ -79,6 +79,16 @@ def test_a_file_that_is_gone_or_empty_is_told_and_tests_need_not_be_there(packag
     assert altered(packages) == [("__init__.py", "torch", "empty"), ("c10d.py", "torch", "missing")]
 
 
+def test_other_packages_are_looked_at_where_there_is_time(packages: Path) -> None:
+    (packages / "rich.py").write_text("")
+    (packages / "rich-14.dist-info").mkdir()
+    (packages / "rich-14.dist-info" / "RECORD").write_text("rich.py,sha256=x,77\n")
+
+    assert altered(packages) == []
+    (found,) = told("__import__('functools').partial(installed, others=True)", packages)["altered"]
+    assert (found["package"], found["version"], found["how"]) == ("rich", "14", "empty")
+
+
 def test_bytecode_of_another_source_is_told(packages: Path, tmp_path: Path) -> None:
     source = packages / "torch" / "c10d.py"
     other = tmp_path / "other.py"
