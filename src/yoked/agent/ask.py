@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 _QUICK_S = 5.0
@@ -26,6 +28,30 @@ def run_quiet(argv: list[str]) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def first_lines(argv: list[str], most: int, limit_s: float = 1.5) -> tuple[list[str], bool]:
+    """The first lines that a program prints, and whether these are all, and it ended well. One that
+    prints more, or takes too long, is ended.
+    """
+    try:
+        program = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, errors="replace",
+        )  # fmt: skip
+    except OSError:
+        return [], False
+    late = threading.Timer(limit_s, program.kill)
+    late.start()
+    assert program.stdout is not None
+    try:
+        with program.stdout:
+            found = [line.rstrip("\n") for line in itertools.islice(program.stdout, most + 1)]
+        if len(found) > most:
+            program.kill()
+        return found[:most], program.wait() == 0 and len(found) <= most
+    finally:
+        late.cancel()
 
 
 def sysctl(name: str) -> str:

@@ -38,6 +38,8 @@ PARTS = {
     "wireless": "nics",
     "links": "nics",
     "settings": "settings",
+    "tables": "tables",
+    "traffic": "traffic",
     "writers": "writers",
     "compiler": "environ",
     "kernel": "limits",

@@ -21,6 +21,7 @@ from typing import Any
 
 from yoked.agent import netlink
 from yoked.agent.ask import number, text
+from yoked.agent.counters import read_cards
 from yoked.agent.server import Call
 from yoked.core.faults import fault
 from yoked.core.proc import ProcessId, has_proc
@@ -64,6 +65,8 @@ def answer_interfaces(call: Call) -> list[dict[str, Any]]:
     system does not tell is null; so is the address of an interface that Gloo cannot use.
     """
     del call
+    # What goes through the cards from now until something is sent is of others.
+    read_cards(again=False)
     age_s = ProcessId.of(os.getpid()).age_s if has_proc() else 0.0
     came = fresh(given_addresses(), time.monotonic(), age_s)
     return [

@@ -31,7 +31,7 @@ _IFA_ADDRESS, _IFA_LOCAL, _IFA_TIMES = 1, 2, 6
 _TIMES = struct.Struct("=IIII")
 _FOREVER = 0xFFFFFFFF
 _RTA_DESTINATION, _RTA_INTERFACE, _RTA_GATEWAY, _RTA_SOURCE, _RTA_HOPS = 1, 4, 5, 7, 9
-_RTA_METRICS, _RTA_PROTOCOL, _RTA_TARGET_PORT = 8, 27, 29
+_RTA_METRICS, _RTA_TABLE, _RTA_PROTOCOL, _RTA_TARGET_PORT = 8, 15, 27, 29
 # Those of linux/rtnetlink.h that shape what is sent, by the words of ip-route(8).
 _METRICS = {
     2: "mtu",
@@ -47,10 +47,19 @@ _METRICS = {
     15: "quickack",
 }
 _RTAX_CONGESTION = 16
+# Of rtm_type.
+_KINDS = {
+    1: "unicast", 2: "local", 3: "broadcast", 4: "anycast", 5: "multicast", 6: "blackhole",
+    7: "unreachable", 8: "prohibit", 9: "throw", 10: "nat",
+}  # fmt: skip
 # Have the answer be the route itself, not what it gives for this address.
 _THE_ROUTE = 0x2000
 _NDA_ADDRESS, _NDA_HARDWARE = 1, 2
 _TYPE_MASK = 0x3FFF
+_NETFILTER, _GET_CHAINS = 12, 10 << 8 | 4
+_FAMILY = struct.Struct("=BBH")
+_FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_USE = 1, 3, 6
 _STATES = {
     0x01: "incomplete",
     0x02: "reachable",
@@ -86,7 +95,8 @@ class Route(NamedTuple):
     """A route as it stands in a table. network and prefix: 0.0.0.0/0 is the default; gateway:
     None: straight to the neighbours; source: the address that it has packets sent from, None: it
     names none; hops: empty where there is one; metrics: what it asks of connections, such as a
-    window, in the words of ip-route(8).
+    window, in the words of ip-route(8); kind: such as unicast, local or broadcast; table: its
+    number, 254 is main, 255 local.
     """
 
     network: str
@@ -95,6 +105,8 @@ class Route(NamedTuple):
     source: str | None
     hops: tuple[Hop, ...]
     metrics: dict[str, int | str]
+    kind: str
+    table: int
 
 
 class Given(NamedTuple):
@@ -133,7 +145,8 @@ def route_to(address: str) -> Route:
     """The route that the kernel takes for an address. Raises OSError where there is none."""
     for content in _ask_way(address, _THE_ROUTE):
         told = attributes(content[_ROUTE.size :])
-        prefix = _ROUTE.unpack_from(content)[1]
+        _, prefix, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(content)
+        number = told.get(_RTA_TABLE)
         everywhere = "::" if ":" in address else "0.0.0.0"  # noqa: S104 - names the default route
         return Route(
             network=_text(told.get(_RTA_DESTINATION)) or everywhere,
@@ -142,6 +155,8 @@ def route_to(address: str) -> Route:
             source=_text(told.get(_RTA_SOURCE)),
             hops=tuple(_hops(told.get(_RTA_HOPS, b""))),
             metrics=dict(_metrics(told.get(_RTA_METRICS, b""))),
+            kind=_KINDS.get(kind, "unknown"),
+            table=int.from_bytes(number, sys.byteorder) if number else table,
         )
     raise OSError("the kernel did not say")
 
@@ -219,6 +234,20 @@ def queues() -> dict[str, set[str]]:
         if name is not None:
             found.setdefault(name, set()).add(kind.decode("ascii", "replace"))
     return found
+
+
+def chains() -> Iterator[tuple[str, int]]:
+    """(chain, as nft names it, how many rules it has) of all chains of nftables. For root alone.
+
+    Raises OSError. Source: linux/netfilter/nf_tables.h.
+    """
+    for content in ask(_NETFILTER, _GET_CHAINS, DUMP, _FAMILY.pack(0, 0, 0)):
+        told = attributes(content[_FAMILY.size :])
+        words = [told.get(each, b"").rstrip(b"\0").decode("utf-8", "replace")
+                 for each in (_CHAIN_TABLE, _CHAIN_NAME)]  # fmt: skip
+        family = _FAMILIES.get(content[0], "")
+        # Each jump to it counts as well.
+        yield " ".join([family, *words]), int.from_bytes(told.get(_CHAIN_USE, b""), "big")
 
 
 def ask(family: int, kind: int, flags: int, body: bytes) -> Iterator[bytes]:

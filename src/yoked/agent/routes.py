@@ -83,11 +83,12 @@ def _way(address: str, known: Sequence[netlink.Neighbour]) -> dict[str, Any]:
     """How the kernel would send to an address.
 
     source and interface: as it chooses them; error: why it would not, such as ENETUNREACH; network,
-    prefix, gateway, hops and metrics: of the route that it takes; neighbour and mac: what it knows
-    of the address on that interface; sending: what it says to a datagram for it, such as EPERM;
-    unkeyed: whether an IPsec policy then withheld it.
+    prefix, gateway, hops, metrics, kind and table: of the route that it takes; neighbour and mac:
+    what it knows of the address on that interface; sending: what it says to a datagram for it, such
+    as EPERM; unkeyed: whether an IPsec policy then withheld it.
     """
-    names = ("source", "interface", "error", "network", "prefix", "gateway", "neighbour", "mac")
+    names = ("source", "interface", "error", "network", "prefix", "gateway", "neighbour", "mac",
+             "kind", "table")  # fmt: skip
     way: dict[str, Any] = {**dict.fromkeys((*names, "sending", "unkeyed")), "hops": []}
     try:
         way["source"] = source_of(address)
@@ -134,6 +135,8 @@ def _route(address: str) -> dict[str, Any]:
         "gateway": found.gateway,
         "hops": [each._asdict() for each in found.hops if each.interface is not None],
         "metrics": found.metrics,
+        "kind": found.kind,
+        "table": found.table,
     }
 
 

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from yoked.agent.counters import unsent_segments
+from yoked.agent.counters import read_cards, unsent_segments
 from yoked.agent.listeners import leave_out
 from yoked.agent.listening import MOST_AT_ONCE, accepted, open_listeners
 from yoked.agent.routes import source_of
@@ -71,6 +71,7 @@ def answer_listen(call: Call) -> dict[str, Any]:
     any. At once comes a part with port and more: the ports, null where one is taken. The answer
     has the names of the hosts that came.
     """
+    read_cards(again=True)
     limit_s = min(float(call.args.get("limit_s", LISTEN_S)), LISTEN_S)
     deadline_s = time.monotonic() + limit_s
     guests = _Guests(call)
@@ -122,6 +123,7 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
     For each target, in their order: ok, answered_by, error (a name such as ECONNREFUSED, or null),
     error_text, rtt_s, echo_s (the time of each echo), goodput_bytes_per_s (null where too little
     was sent to tell), path_mtu_bytes (what the kernel has found out by then, or null),
+    mss_bytes (of data in one packet, of the end that has less),
     source_address (ours on this way; null: there is no way), took_s (until it was connected, or
     that was given up), connected, arrived_bytes (of what was sent; as far as they were confirmed,
     where the conversation did not come to its end), unsent (where there was silence, whether this
@@ -219,7 +221,7 @@ class _Guests:
         counted = _count(
             connection, float(hello.get("skip_s", 0.0)), float(hello.get("count_s", math.inf))
         )
-        _write_line(connection, counted._asdict())
+        _write_line(connection, {**counted._asdict(), "mss_bytes": _mss_bytes(connection)})
 
 
 def _hang_up(connection: socket.socket) -> None:
@@ -270,6 +272,7 @@ def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dic
         "echo_s": [],
         "goodput_bytes_per_s": None,
         "path_mtu_bytes": None,
+        "mss_bytes": None,
         "source_address": None,
         "took_s": None,
         "connected": False,
@@ -337,6 +340,8 @@ def _converse(
         raise
     result["arrived_bytes"] = told["all_bytes"]
     result["path_mtu_bytes"] = _path_mtu_bytes(connection)
+    sizes = [_mss_bytes(connection), told.get("mss_bytes")]
+    result["mss_bytes"] = min(filter(None, sizes), default=None)
     if told["bytes"] and told["time_s"] > 0:
         result["goodput_bytes_per_s"] = told["bytes"] / told["time_s"]
     result["ok"] = True
@@ -433,6 +438,13 @@ def _path_mtu_bytes(connection: socket.socket) -> int | None:
         return connection.getsockopt(*_LINUX_PATH_MTU[connection.family])
     except (OSError, KeyError):
         return None
+
+
+def _mss_bytes(connection: socket.socket) -> int | None:
+    """How much of the program's data fits into one packet, as both ends have agreed."""
+    with contextlib.suppress(OSError):
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    return None
 
 
 def _write_line(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -371,6 +371,7 @@ def _seen(source: str, attempt: _Attempt, answer: Mapping[str, Any], profile: Di
         goodput_bytes_per_s=answer["goodput_bytes_per_s"] if attempt.purpose == "burst" else None,
         arrived=True if answer["connected"] and answer["error"] == "ETIMEDOUT" else None,
         unsent=answer.get("unsent"),
+        mss_bytes=answer.get("mss_bytes"),
     )
 
 

@@ -81,7 +81,8 @@ class Dial:
     arrived. chosen: whether the run would use this address; others are dialled to tell causes
     apart. arrived: of a dial without an answer, whether its first packet came to the target's TCP,
     and arrived_from: under which address, where that is not source_address; unsent: of one that met
-    silence, whether the source's own kernel kept packets back. None: it is not known.
+    silence, whether the source's own kernel kept packets back; mss_bytes: how much data fits into a
+    packet of its connection. None: it is not known.
     """
 
     source: str
@@ -105,6 +106,7 @@ class Dial:
     arrived: bool | None = None
     arrived_from: str | None = None
     unsent: bool | None = None
+    mss_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,7 @@ _FOLDER = fields(
     needed=("path",),
     strict=("writable", "error"),
 )
+_RATES = dict.fromkeys(("rx_bit_per_s", "tx_bit_per_s"), number)
 
 HEALTH = fields(
     {
@@ -201,6 +202,8 @@ HEALTH = fields(
                     "gateway": address,
                     "hops": each(_HOP),  # where the route has several
                     "metrics": named(word, any_of(count, word)),  # of the route
+                    "kind": word,
+                    "table": count,
                     "sending": symbol,  # why the kernel did not send a datagram
                     "unkeyed": flag,  # whether an IPsec policy withheld it
                 }
@@ -226,6 +229,9 @@ HEALTH = fields(
                 "zone": word,
                 "tools": each(word),
                 "ruleset": each(line),  # as nft has all rules, where `rules` has another form
+                "old": each(line),  # of the old iptables, beside others
+                "long": named(line, count),  # chains with very many rules, which were not read
+                "readers": each(count),  # queues from which a program takes packets
                 "policies": each(line),  # of IPsec
             }
         ),
@@ -322,6 +328,27 @@ HEALTH = fields(
         ),
         # Out of the bounds of yoked.agent.settings.
         "settings": named(setting, line),
+        # By table, the lines that somebody set; None: it was not read to its end.
+        "tables": named(word, optional(each(line))),
+        # What others send before anything of a look is sent.
+        "traffic": fields(
+            {
+                "cards": named(interface, fields(_RATES)),
+                "programs": each(
+                    fields(
+                        {
+                            "pid": optional(pid),
+                            "command": text,
+                            "address": address,
+                            "port": port,
+                            "connections": count,
+                            **_RATES,
+                        },
+                        needed=("command", "address", "port"),
+                    )
+                ),
+            }
+        ),
         # Programs that change the network while they run.
         "writers": fields(
             {
@@ -394,6 +421,7 @@ DIAL = fields(
         "echo_s": all_of(number),
         "goodput_bytes_per_s": number,
         "path_mtu_bytes": count,
+        "mss_bytes": count,
         "source_address": address,
         "took_s": number,
         "connected": flag,
