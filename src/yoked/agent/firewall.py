@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import process_names, run_quiet, text
+from yoked.agent import netlink
+from yoked.agent.ask import first_lines, process_names, run_quiet, text
 
 # A shell that ssh starts need not have them all.
 TOOL_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
@@ -23,36 +24,49 @@ _KINDS = {"nftables": "nft", "netfilter-persistent": "iptables"}
 _ADMINISTRATORS = ("sudo", "wheel", "admin")
 # The elements of a set may be very many; nobody reads them.
 _LONGEST_LINE = 2000
+# What is read of the rules; and a chain with more of them than _LONG takes its time with a packet.
+_MOST_LINES, _LONG = 20_000, 5000
+# Those that have their own tables beside nft's; the last speak for whichever the system has chosen.
+_SAVERS = ("iptables-legacy-save", "ip6tables-legacy-save")
+_PLAIN_SAVERS = ("iptables-save", "ip6tables-save")
 _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 
 def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
     """kind, active, rules, zone (firewalld's) and tools: those of `_TOOLS` that are there.
 
-    ruleset: all of the kernel's rules, where `rules` has the words of another tool; policies: of
-    IPsec. Both for root alone, and None otherwise.
+    ruleset: all of the kernel's rules, where `rules` has the words of another tool; old: those of
+    the old iptables, where they stand beside others; policies: of IPsec. long: {chain: rules} of
+    those with very many, whose tables are not among the rules. readers: the queues from which a
+    program takes packets. All of these for root alone, and None otherwise.
     """
-    ruleset = policies = None
+    ruleset = policies = old = long = None
     if sys.platform == "darwin":
         kind, active, rules = _of_macos()
     else:
         root, started = _as_root(may_ask=sudo), _started()
-        if started is None and root is not None:
-            kind, active, rules = _of_rules(root)
-        else:
-            kind, active = started, True if started else None
-            rules = None if root is None else _rules(started, root)
-            # Other tables stand beside those of the tool, and decide as well.
-            if root is not None and started != "nft":
-                ruleset = _ruleset(root)
-        policies = None if root is None else _policies(root)
+        kind, active, rules = started, True if started else None, None
+        if root is not None:
+            long, old = long_chains(), _old(root)
+            ruleset, policies = _ruleset(root, long), _policies(root)
+            if started is None:
+                kind, active, rules = _of_rules(ruleset, old)
+            else:
+                rules = ruleset if started == "nft" else _rules(started, root)
+            if rules is ruleset:
+                ruleset = None
+            if rules is old:
+                old = None
     return {
         "kind": kind,
         "active": active,
         "rules": rules,
         "zone": _zone() if kind == "firewalld" else None,
         "tools": [name for name in _TOOLS if tool(name)],
-        "ruleset": ruleset,
+        "ruleset": ruleset or None,
+        "old": old or None,
+        "long": long or None,
+        "readers": queue_readers(),
         "policies": policies,
     }
 
@@ -96,34 +110,81 @@ def _started() -> str | None:
     return None
 
 
-def _of_rules(root: list[str]) -> tuple[str | None, bool | None, list[str] | None]:
+def _of_rules(
+    ruleset: list[str] | None, old: list[str]
+) -> tuple[str | None, bool | None, list[str] | None]:
     """kind, active and rules of the firewall that the kernel's rules show."""
-    nft = tool("nft")
-    said = run_quiet([*root, nft, "list", "ruleset"]) if nft else ""
-    iptables = tool("iptables-save")
+    said = "\n".join(ruleset or ())
     if decides(said):
         ours = "iptables" if "managed by iptables-nft" in said else "nft"
-        return ours, True, _lines(said)
-    old = run_quiet([*root, iptables]) if iptables else ""
-    if re.search(r"^(-A |:\w+ (DROP|REJECT))", old, re.MULTILINE):
-        return "iptables", True, _lines(old)
-    if nft is None and iptables is None:
+        return ours, True, ruleset
+    if re.search(r"^(-A |:\w+ (DROP|REJECT))", "\n".join(old), re.MULTILINE):
+        return "iptables", True, old
+    if tool("nft") is None and tool("iptables-save") is None:
         return None, None, None
-    return "none", False, []
+    return ("none", False, []) if ruleset is not None else (None, None, None)
 
 
-def _ruleset(root: list[str]) -> list[str] | None:
-    """All rules as nft has them, else as iptables does; None: neither tells."""
-    nft, iptables = tool("nft"), tool("iptables-save")
-    said = run_quiet([*root, nft, "list", "ruleset"]) if nft else ""
-    if not said and iptables:
-        said = run_quiet([*root, iptables])
-    return _lines(said) or None
+def _ruleset(root: list[str], long: dict[str, int] | None) -> list[str] | None:
+    """All rules as nft has them, but those of tables with a long chain; None: it does not tell."""
+    nft = tool("nft")
+    if nft is None:
+        return []
+    asked = [["ruleset"]]
+    if long:
+        tables = dict.fromkeys(tuple(chain.split()[:2]) for chain in _chain_sizes())
+        unwanted = {tuple(chain.split()[:2]) for chain in long}
+        asked = [["table", *each] for each in tables if each not in unwanted]
+    found: list[str] = []
+    for words in asked:
+        # Each rule with its number, by which it can be deleted.
+        lines, is_all = first_lines([*root, nft, "-a", "list", *words], _MOST_LINES)
+        if not is_all:
+            return None
+        found += lines
+    return _lines(found)
+
+
+def long_chains() -> dict[str, int]:
+    """{chain, as nft names it: its rules} of those through which a packet takes long. None are
+    known to who may not ask.
+    """
+    return {name: count for name, count in _chain_sizes().items() if count > _LONG}
+
+
+def _chain_sizes() -> dict[str, int]:
+    try:
+        return dict(netlink.chains()) if netlink.can_ask() else {}
+    except OSError:
+        return {}
+
+
+def _old(root: list[str]) -> list[str]:
+    """The rules of the old iptables, those of each program under a line with its name."""
+    savers = [name for name in _SAVERS if tool(name)]
+    known = {os.path.realpath(tool(name) or "") for name in savers}
+    if tool("nft") is None:
+        plain = ((name, tool(name)) for name in _PLAIN_SAVERS)
+        savers += [name for name, path in plain if path and os.path.realpath(path) not in known]
+    found: list[str] = []
+    for name in savers:
+        lines, is_all = first_lines([*root, tool(name) or name], _MOST_LINES)
+        if is_all and any(line.startswith(("-A ", ":")) for line in lines):
+            found += [f"# {name}", *lines]
+    return _lines(found)
+
+
+def queue_readers(proc: Path = Path("/proc")) -> list[int] | None:
+    """The numbers of the queues from which a program takes packets; None: it is not told."""
+    path = proc / "net/netfilter/nfnetlink_queue"
+    if not os.access(path, os.R_OK):
+        return None
+    return [int(line.split()[0]) for line in text(path).splitlines() if line.split()[0].isdigit()]
 
 
 def _policies(root: list[str]) -> list[str] | None:
     ip = tool("ip")
-    return _lines(run_quiet([*root, ip, "xfrm", "policy"])) if ip else None
+    return _lines(run_quiet([*root, ip, "xfrm", "policy"]).splitlines()) if ip else None
 
 
 def _rules(kind: str | None, root: list[str]) -> list[str] | None:
@@ -131,18 +192,17 @@ def _rules(kind: str | None, root: list[str]) -> list[str] | None:
     words = {
         "ufw": ["ufw", "status", "verbose"],
         "firewalld": ["firewall-cmd", "--list-all"],
-        "nft": ["nft", "list", "ruleset"],
         "iptables": ["iptables-save"],
     }.get(kind or "")
     path = tool(words[0]) if words else None
     if words is None or path is None:
         return None
-    return _lines(run_quiet([*root, path, *words[1:]])) or None
+    return _lines(run_quiet([*root, path, *words[1:]]).splitlines()) or None
 
 
-def _lines(said: str) -> list[str]:
+def _lines(said: list[str]) -> list[str]:
     """Lines as they may be told, without control characters: nft indents with tabs."""
-    return [line[:_LONGEST_LINE] for line in said.expandtabs(4).splitlines()]
+    return [line.expandtabs(4)[:_LONGEST_LINE] for line in said]
 
 
 def _zone() -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
-from yoked.doctor.iptables_save import as_ruleset
+from yoked.doctor.iptables_save import OLD, as_ruleset
 from yoked.doctor.packets import Packet
 from yoked.doctor.repairs.base import as_root
 from yoked.doctor.ruleset import (
@@ -22,6 +22,7 @@ from yoked.doctor.ruleset import (
     against_neighbours,
     all_chains,
     chains,
+    changes,
     suspects,
 )
 from yoked.records.examination import Fix
@@ -35,6 +36,7 @@ _NAMES = {
     "firewalld": "firewalld",
     "nft": "nftables",
     "iptables": "iptables",
+    "iptables-legacy": "the old iptables",
     "macos": "the firewall of macOS",
 }
 _IS_TABLE = re.compile(r" *table ")
@@ -77,18 +79,35 @@ def limits_rate(told: Told, found: Sequence[Suspect] = ()) -> bool:
 
 def ruleset_of(told: Told) -> list[str] | None:
     """All rules as nft has them; None: they could not be read."""
-    whole = (told or {}).get("ruleset")
+    whole, old = (told or {}).get("ruleset"), (told or {}).get("old")
+    beside = as_ruleset([str(line) for line in old]) if old else []
     rules = rules_of(told) if whole is None else [str(line) for line in whole]
     if not rules or any(map(_IS_TABLE.match, rules)):
-        return rules
+        return beside or rules if not rules else [*rules, *beside]
     of_iptables = whole is not None or kind_of(told) == "iptables"
-    return as_ruleset(rules) if of_iptables else None
+    return [*as_ruleset(rules), *beside] if of_iptables else beside or None
 
 
 def refusals(told: Told, packet: Packet, direction: Direction) -> list[Suspect] | None:
-    """The rules that refuse a packet, or may; None: they could not be read."""
-    rules = ruleset_of(told)
-    return None if rules is None else suspects(rules, packet, direction)
+    """The rules that refuse a packet, or may; None: they could not be read, or not all."""
+    rules, readers = ruleset_of(told), (told or {}).get("readers")
+    if rules is None:
+        return None
+    known = None if readers is None else frozenset(map(int, readers))
+    found = suspects(rules, packet, direction, known)
+    return None if not found and long_chains(told) else found
+
+
+def changing(told: Told, packet: Packet, direction: Direction) -> list[Suspect]:
+    """The rules that change a packet, or hand it to others, or may; none where nobody could read
+    them.
+    """
+    return changes(ruleset_of(told) or (), packet, direction)
+
+
+def long_chains(told: Told) -> Mapping[str, int]:
+    """{chain, as nft names it: its rules} of those with so many that nobody read them."""
+    return (told or {}).get("long") or {}
 
 
 def cards_refused(told: Told) -> list[Suspect]:
@@ -118,6 +137,8 @@ def holder_of(told: Told, chain: Chain) -> str:
 
     if chain.family == "inet" and chain.table == "firewalld" and there("firewall-cmd"):
         return "firewalld"
+    if chain.table.startswith(OLD):
+        return "iptables-legacy"
     if chain.words not in _OF_IPTABLES:
         return "nft"
     if kind_of(told) == "ufw" and chain.table == "filter" and there("ufw"):
@@ -161,7 +182,7 @@ def allow_loopback(host: str, told: Told, found: Sequence[Suspect]) -> tuple[Fix
     made = []
     for chain in dict.fromkeys(each.chain for each in found):
         ends = "oif" if chain.hook in HOOKS["out"] else "iif"
-        if holder_of(told, chain) in ("iptables", "ufw"):
+        if holder_of(told, chain) in ("iptables", "iptables-legacy", "ufw"):
             flag = "-o" if ends == "oif" else "-i"
             made.append(_by_iptables(host, chain, chain.family == "ip6", (flag, "lo")))
         else:
@@ -181,7 +202,7 @@ def _where_held(
             yield from _ufw(host, addresses, direction)
         elif tool == "firewalld" and direction == "in":
             yield from _firewalld(host, addresses)
-        elif tool == "iptables":
+        elif tool in ("iptables", "iptables-legacy"):
             end = "-s" if direction == "in" else "-d"
             for chain in own:
                 yield from (
@@ -251,12 +272,14 @@ def _iptables(host: str, peers: list[str], direction: Direction) -> Iterator[Fix
 
 
 def _by_iptables(host: str, chain: Chain, is_six: bool, match: tuple[str, ...]) -> Fix:
-    table = () if chain.table == "filter" else ("-t", chain.table)
+    old, name = chain.table.startswith(OLD), chain.table.removeprefix(OLD)
+    table = () if name == "filter" else ("-t", name)
+    program = f"{'ip6tables' if is_six else 'iptables'}{'-legacy' if old else ''}"
     return as_root(
         host,
         "{program} -I {rule}",
         "{program} -D {rule}",
-        program=command_line("ip6tables" if is_six else "iptables", *table),
+        program=command_line(program, *table),
         rule=command_line(chain.name, *match, "-j", "ACCEPT"),
     )
 

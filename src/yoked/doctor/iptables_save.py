@@ -8,6 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+# Before the rules of each program, see yoked.agent.firewall.
+_PROGRAM = re.compile(r"# (ip6?tables)(-legacy)?-save")
+# Tables of the old iptables stand beside those of nft's that have their names.
+OLD = "legacy/"
 _TABLE = re.compile(r"\*(\w+)")
 _POLICY = re.compile(r":([\w-]+) (\w+|-)")
 _RULE = re.compile(r"-A ([\w-]+) ?(.*)")
@@ -44,43 +48,52 @@ _ENDS = {
     "NFQUEUE": "queue",
 }
 # They say something of a rule, and ask nothing of a packet.
-_SILENT = ("LOG", "NFLOG", "MARK", "CONNMARK", "TCPMSS", "CT", "CHECKSUM")
+_SILENT = ("LOG", "NFLOG", "CHECKSUM", "AUDIT", "TRACE", "DSCP", "TOS", "CLASSIFY")
+# They change a packet, or what becomes of it, and it goes on.
+_CHANGING = ("MARK", "CONNMARK", "TCPMSS", "TTL", "HL", "TEE", "TCPOPTSTRIP", "CT", "ECN")
 _MODULES = ("tcp", "conntrack", "state", "multiport", "comment")
 
 
 def as_ruleset(lines: Sequence[str]) -> list[str]:
-    """What `iptables-save` prints, as `nft list ruleset` would have it."""
-    tables: dict[str, dict[str, list[str]]] = {}
-    policies: dict[tuple[str, str], str] = {}
-    table = "filter"
+    """What `iptables-save` prints, as `nft list ruleset` would have it. Behind each rule is the
+    line that it was.
+    """
+    tables: dict[tuple[str, str], dict[str, list[str]]] = {}
+    policies: dict[tuple[str, str, str], str] = {}
+    family, old = "ip", ""
+    table = (family, "filter")
     for line in lines:
-        if found := _TABLE.match(line):
-            table = found[1]
+        if found := _PROGRAM.fullmatch(line):
+            family, old = ("ip6" if "6" in found[1] else "ip"), OLD if found[2] else ""
+        elif found := _TABLE.match(line):
+            table = (family, f"{old}{found[1]}")
         elif found := _POLICY.match(line):
             tables.setdefault(table, {}).setdefault(found[1], [])
-            policies[table, found[1]] = "drop" if found[2] in ("DROP", "REJECT") else "accept"
+            policies[(*table, found[1])] = "drop" if found[2] in ("DROP", "REJECT") else "accept"
         elif found := _RULE.match(line):
             own = tables.setdefault(table, {}).setdefault(found[1], [])
-            own.append(" ".join(_words(found[2].split())))
-    return [line for name, own in tables.items() for line in _table(name, own, policies)]
+            words = " ".join(_words(found[2].split(), table[0]))
+            own.append(f"{words} # rule {line}")
+    return [line for place, own in tables.items() for line in _table(place, own, policies)]
 
 
 def _table(
-    name: str, own: dict[str, list[str]], policies: dict[tuple[str, str], str]
+    place: tuple[str, str], own: dict[str, list[str]], policies: dict[tuple[str, str, str], str]
 ) -> Iterator[str]:
-    yield f"table ip {name} {{"
+    family, name = place
+    yield f"table {family} {name} {{"
     for chain, rules in own.items():
         yield f"chain {chain} {{"
         if chain in _HOOKS:
-            kind = "nat" if name == "nat" else "filter"
-            policy = policies.get((name, chain), "accept")
+            kind = "nat" if name.removeprefix(OLD) == "nat" else "filter"
+            policy = policies.get((*place, chain), "accept")
             yield f"type {kind} hook {_HOOKS[chain]} priority {name}; policy {policy};"
         yield from rules
         yield "}"
     yield "}"
 
 
-def _words(words: list[str]) -> Iterator[str]:
+def _words(words: list[str], family: str) -> Iterator[str]:
     negated = ""
     left = iter(words)
     for word in left:
@@ -90,7 +103,8 @@ def _words(words: list[str]) -> Iterator[str]:
             value = next(left, "").lower() if "state" in word else next(left, "")
             several = "," in value
             value = value.replace(":", "-") if "port" in word else value.replace("+", "*")
-            yield f"{_ASKS[word]} {negated}" + (f"{{ {value} }}" if several else value)
+            asked = _ASKS[word].replace("ip ", f"{family} ", 1)
+            yield f"{asked} {negated}" + (f"{{ {value} }}" if several else value)
             negated = ""
         elif word == "-m":
             module = next(left, "")
@@ -110,7 +124,14 @@ def _words(words: list[str]) -> Iterator[str]:
 def _end(how: str, target: str, options: list[str]) -> str:
     if target in _SILENT:
         return "counter"
+    if target == "CT" and "--notrack" in options:
+        return "notrack"
+    if target in _CHANGING:
+        return f'xt target "{target}"'
     if target not in _ENDS:
         return f"{'goto' if how == '-g' else 'jump'} {target}"
+    if target == "NFQUEUE":
+        number = options[options.index("--queue-num") + 1] if "--queue-num" in options[:-1] else "0"
+        return "queue" if "--queue-bypass" in options else f"queue num {number}"
     to = f" to {options[1].partition('-')[0]}" if target == "SNAT" and len(options) > 1 else ""
     return f"{_ENDS[target]}{to}"

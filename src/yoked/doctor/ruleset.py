@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+from yoked.doctor.iptables_save import OLD
 from yoked.doctor.packets import Packet, Tokens, holds
 
 Direction = Literal["in", "out"]
@@ -34,6 +35,19 @@ _JUMPS = re.compile(r"\b(?:jump|goto) (\S+)")
 _DORMANT = re.compile(r"flags .*\bdormant\b")
 _MARKS = re.compile(r"\bmark set\b")
 _NOTRACK = re.compile(r"\bnotrack\b")
+# Behind a rule: its number (`nft -a`), or the line that it is in another tool's words.
+_ORIGIN = re.compile(r" # (?:handle (?P<handle>\d+)|rule (?P<rule>.*))$")
+# What changes a packet, or has another see it or decide about it, and lets it go on.
+_CHANGES = re.compile(
+    r"(?<![@.])\b(set|reset|queue|dup|fwd|synproxy|notrack)\b(?! rt mtu\b)|\bflow (add|offload)\b|"
+    r'xt target "'
+)
+# These are for who shapes or watches, and do no harm.
+_HARMLESS = re.compile(
+    r"\b(dscp|ecn|nftrace|priority|mark|label|secmark|cgroup|pkttype) set\b|"
+    r'xt target "(MARK|CONNMARK|DSCP|TOS|ECN|CT|LOG|NFLOG|CHECKSUM|MASQUERADE|CLASSIFY|TRACE)"'
+)
+_QUEUE = re.compile(r"\bqueue\b(?P<words>.*?)\b(?:num|to) (?P<first>\d+)(?:-(?P<last>\d+))?")
 # What sends a packet elsewhere than to whom it is for, or has it come from elsewhere.
 _DIVERTS = ("dnat", "redirect", "snat", "tproxy")
 _STOPS = ("drop", "reject", *_DIVERTS)
@@ -63,19 +77,24 @@ class Chain:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rule that refuses a packet. chain: the one that the kernel calls; inside: that in which it
-    stands. sure: whether it does so certainly.
+    """A rule that refuses a packet, or changes it. chain: the one that the kernel calls; inside:
+    that in which it stands. sure: whether it does so certainly. origin: how the tool that made it
+    knows it: a number, or its line; empty: it is not told.
     """
 
     chain: Chain
     inside: str
     rule: str
     sure: bool
+    origin: str = ""
 
     @property
     def words(self) -> str:
         """For people: the rule and its place."""
-        where = f"chain {self.inside} of table {self.chain.family} {self.chain.table}"
+        family, table = self.chain.family, self.chain.table
+        if table.startswith(OLD):
+            table = f"{table.removeprefix(OLD)} of the old iptables"
+        where = f"chain {self.inside} of table {family} {table}"
         hook = f", hook {self.chain.hook}"
         return f"`{self.rule}` in {where}{hook}"
 
@@ -109,6 +128,7 @@ class _Base:
 class _Rules:
     bases: tuple[_Base, ...]
     bodies: dict[_Key, list[str]]
+    origins: dict[tuple[_Key, str], str]
     tracks: bool
 
 
@@ -122,16 +142,37 @@ def all_chains(rules: Sequence[str]) -> list[Chain]:
     return [each.chain for each in _read(tuple(rules)).bases]
 
 
-def suspects(rules: Sequence[str], packet: Packet, direction: Direction) -> list[Suspect]:
-    """The rules that refuse a packet, or may, those first that surely do."""
-    read = _read(tuple(rules))
-    found = [
-        each
-        for base in read.bases
-        if base.chain.hook in HOOKS[direction] and base.concerns(packet)
-        for each in _Walk(read, base, packet, direction).suspects()
-    ]
+def suspects(
+    rules: Sequence[str],
+    packet: Packet,
+    direction: Direction,
+    readers: frozenset[int] | None = None,
+) -> list[Suspect]:
+    """The rules that refuse a packet, or may, those first that surely do. readers: the queues from
+    which a program takes packets; None: it is not known.
+    """
+    walks = _walks(rules, packet, direction, readers)
+    found = [each for walk in walks for each in walk.found]
     return sorted(found, key=lambda each: not each.sure)
+
+
+def changes(rules: Sequence[str], packet: Packet, direction: Direction) -> list[Suspect]:
+    """The rules that change a packet, or hand it to others, or may."""
+    return [each for walk in _walks(rules, packet, direction, None) for each in walk.changing]
+
+
+def _walks(
+    rules: Sequence[str],
+    packet: Packet,
+    direction: Direction,
+    readers: frozenset[int] | None,
+) -> Iterator[_Walk]:
+    read = _read(tuple(rules))
+    for base in read.bases:
+        if base.chain.hook in HOOKS[direction] and base.concerns(packet):
+            walk = _Walk(read, base, packet, direction, readers)
+            walk.go()
+            yield walk
 
 
 def against_neighbours(rules: Sequence[str]) -> list[Suspect]:
@@ -150,7 +191,15 @@ def against_neighbours(rules: Sequence[str]) -> list[Suspect]:
 
 @lru_cache(maxsize=64)
 def _read(rules: tuple[str, ...]) -> _Rules:
-    bodies = dict(_bodies(rules))
+    bodies: dict[_Key, list[str]] = {}
+    origins: dict[tuple[_Key, str], str] = {}
+    for key, lines in dict(_bodies(rules)).items():
+        own = bodies.setdefault(key, [])
+        for line in lines:
+            bare = _ORIGIN.sub("", line)
+            own.append(bare)
+            if found := _ORIGIN.search(line):
+                origins.setdefault((key, bare), found["handle"] or found["rule"])
     bases = []
     for key, body in bodies.items():
         found = next(filter(None, map(_BASE.search, body)), None)
@@ -160,7 +209,7 @@ def _read(rules: tuple[str, ...]) -> _Rules:
             names = tuple(re.findall(r"[^\s\"{},]+", devices or ""))
             bases.append(_Base(chain, policy or "accept", names))
     tracks = not any(_NOTRACK.search(line) for body in bodies.values() for line in body)
-    return _Rules(tuple(bases), bodies, tracks)
+    return _Rules(tuple(bases), bodies, origins, tracks)
 
 
 def _bodies(rules: Sequence[str]) -> Iterator[tuple[_Key, list[str]]]:
@@ -177,7 +226,7 @@ def _bodies(rules: Sequence[str]) -> Iterator[tuple[_Key, list[str]]]:
             body = []
             if not asleep:
                 yield (*table, found[1]), body
-        elif line == "}":
+        elif _ORIGIN.sub("", line) == "}":
             body = None
         elif body is not None:
             body.append(line)
@@ -206,21 +255,34 @@ class _Walk:
     base: _Base
     packet: Packet
     direction: Direction
+    readers: frozenset[int] | None = None
     doubt: bool = False
     accepting: int = 0
     found: list[Suspect] = field(default_factory=list)
+    changing: list[Suspect] = field(default_factory=list)
 
-    def suspects(self) -> list[Suspect]:
-        """The rules that refuse it."""
+    def go(self) -> None:
+        """Find the rules that refuse it, and those that change it."""
         chain = self.base.chain
         over = self._pass((chain.family, chain.table, chain.name), ())
         if not over and self.base.policy == "drop":
             self._suspect(chain.name, "policy drop", surely=True)
-        return self.found
 
     def _suspect(self, inside: str, rule: str, *, surely: bool) -> None:
-        sure = surely and not self.doubt
-        self.found.append(Suspect(self.base.chain, inside, rule, sure))
+        self.found.append(self._told(inside, rule, surely=surely))
+
+    def _told(self, inside: str, rule: str, *, surely: bool) -> Suspect:
+        sure, chain = surely and not self.doubt, self.base.chain
+        origin = self.rules.origins.get(((chain.family, chain.table, inside), rule), "")
+        return Suspect(chain, inside, _bare(rule), sure, origin)
+
+    def _is_unread(self, line: str) -> bool:
+        """Whether a rule hands packets to a program that is not there: then they are lost."""
+        told = _QUEUE.search(line)
+        if self.readers is None or told is None or "bypass" in line:
+            return False
+        numbers = range(int(told["first"]), int(told["last"] or told["first"]) + 1)
+        return self.readers.isdisjoint(numbers)
 
     def _pass(self, key: _Key, above: tuple[_Key, ...]) -> bool:
         """Go through a chain; whether it was surely decided there."""
@@ -237,7 +299,9 @@ class _Walk:
                 continue
             if end in _STOPS:
                 if end != "snat" or operand != self.packet.source:
-                    self._suspect(key[2], _bare(line), surely=surely)
+                    self._suspect(key[2], line, surely=surely)
+            elif end == "queue" and self._is_unread(line):
+                self._suspect(key[2], line, surely=surely)
             else:
                 self.accepting += end != "return"
                 # It may end well here, or go on.
@@ -252,7 +316,9 @@ class _Walk:
             does, end, operand = (False, "", "") if _BASE.search(line) else self._ask(line)
             if does is not False and self.base.chain.kind == "route" and _MARKS.search(line):
                 # A rule of `ip rule` may send what has the mark another way.
-                self._suspect(key[2], _bare(line), surely=False)
+                self._suspect(key[2], line, surely=False)
+            elif does is not False and _CHANGES.search(line) and not _HARMLESS.search(line):
+                self.changing.append(self._told(key[2], line, surely=does is True))
             if does is not False and end:
                 yield line, does is True, end, operand
 
@@ -270,7 +336,7 @@ class _Walk:
         for found in _JUMPS.finditer(verdicts):
             self._call((*above[-1][:2], found[1].strip(",}")), above, surely=False)
         if _REFUSES.search(verdicts):
-            self._suspect(above[-1][2], _bare(line), surely=False)
+            self._suspect(above[-1][2], line, surely=False)
         if _ACCEPTS.search(verdicts):
             self.accepting += 1
             self.doubt = True
@@ -282,8 +348,8 @@ class _Walk:
         while tokens.left:
             if tokens.pair() == ("xt", "target"):
                 tokens.take(2)
-                target = tokens.take().strip('"').lower()
-                if target in _STOPS:
+                target = tokens.take().strip('"').lower().replace("nfqueue", "queue")
+                if target in _STOPS or target == "queue":
                     return does, target, ""
                 continue
             if tokens.next in _ENDS:
