@@ -175,6 +175,18 @@ def _health(name: str) -> dict[str, Any]:
             "docker0": {**_link(), "carrier": False, "speed_bit_per_s": None},
             "tailscale0": {**_link(), "speed_bit_per_s": None, "duplex": None},
         },
+        "settings": {},
+        "tables": {
+            "links": [f"{each} mtu 1500" for each in ("lo", "eth0", "docker0", "tailscale0")],
+            "addresses": [],
+            "routes": [
+                f"unicast default via {GATEWAY} dev eth0 table main proto dhcp scope global",
+                "unicast 100.64.0.0/10 dev tailscale0 table 52 proto static scope link",
+            ],
+            "rules": ["5270: from all lookup 52"],
+            "neighbours": [],
+            "entries": [],
+        },
         "compiler": {"cc": "/usr/bin/cc", "cxx": "/usr/bin/c++"},
         "kernel": {
             "ptrace_scope": 1,

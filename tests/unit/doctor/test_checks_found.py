@@ -331,6 +331,11 @@ CASES = (
     Case("slow-interface", on_vpn, severity="warning"),
     Case("slow-port", said("health/links/eth0/speed_bit_per_s", 10**8), severity="warning"),
     Case("half-duplex", said("health/links/eth0/duplex", "half"), severity="warning"),
+    Case("busy-link", said("health/traffic", {
+        "cards": {"eth0": {"rx_bit_per_s": 1e6, "tx_bit_per_s": 9e8}},
+        "programs": [{"pid": 77, "command": "backup-push", "address": ADDRESS["study"],
+                      "port": 8730, "connections": 24, "rx_bit_per_s": 0.0,
+                      "tx_bit_per_s": 9e8}]}), severity="warning"),
     # folders
     Case("folder-hangs", said("health/folders/state", {"path": "/net/ada", "error": "no answer"})),
     Case("read-only", said("health/folders/state/read_only", True)),

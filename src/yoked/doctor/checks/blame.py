@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from yoked.doctor.checks.links import Link, failing, reached
 from yoked.doctor.checks.query import at, chosen_interface, part
-from yoked.doctor.firewalls import cards_refused, drops_outgoing, refusals
+from yoked.doctor.firewalls import cards_refused, changing, drops_outgoing, refusals
 from yoked.doctor.ipsec import Policy, policy_against
 from yoked.doctor.packets import Packet
 from yoked.doctor.ruleset import Direction, Suspect
@@ -24,6 +24,7 @@ from yoked.records.examination import Dial, Examination, HostSeen
 _USUAL_PORTS = (32_768, 60_999)
 # What a kernel answers where an IPsec policy has no key, and nobody is there who would make one.
 _NO_KEY = "ESRCH"
+_HOME = "127.0.0.1"
 # Over a wire a refusal takes longer.
 _AT_ONCE_S = 0.0005
 
@@ -116,8 +117,37 @@ def blame_by_rules(seen: Examination, dial: Dial, words: re.Pattern[str]) -> Ite
             yield place.blame(found)
 
 
-def _data_passages(seen: Examination, dial: Dial) -> Iterator[_Passage]:
-    """Where what a dial sends passes, and what confirms it."""
+def changed_by_rules(seen: Examination, dial: Dial, *, begins: bool) -> Iterator[Blame]:
+    """The rules of either host that change packets of a link, or hand them to others; each once.
+    begins: of the first packets of a connection alone.
+    """
+    passages = [*_data_passages(seen, dial, answer=False)]
+    if not begins:
+        passages += _data_passages(seen, dial)
+    yield from _changed(passages)
+
+
+def changed_at_home(host: HostSeen) -> Iterator[Blame]:
+    """The same, of what a host sends to itself."""
+    ports, ways = (1, 65_535), (False, True)
+    packets = [Packet(_HOME, _HOME, ports, ports, "lo", answer=each) for each in ways]
+    directions: tuple[Direction, ...] = ("out", "in")
+    yield from _changed(
+        [_Passage(host, direction, each, _HOME) for each in packets for direction in directions]
+    )
+
+
+def _changed(passages: Sequence[_Passage]) -> Iterator[Blame]:
+    told: set[tuple[str, Suspect]] = set()
+    for place in passages:
+        for rule in changing(part(place.host, "firewall"), place.packet, place.direction):
+            if (place.host.name, rule) not in told:
+                told.add((place.host.name, rule))
+                yield place.blame([rule])
+
+
+def _data_passages(seen: Examination, dial: Dial, *, answer: bool = True) -> Iterator[_Passage]:
+    """Where what a dial sends passes, and what confirms it. answer: of a connection that stands."""
     source, target = seen.host(dial.source), seen.host(dial.target)
     own, other = str(dial.source_address), dial.address
     mine, theirs = _ports_of(source), (dial.port, dial.port)
@@ -125,10 +155,11 @@ def _data_passages(seen: Examination, dial: Dial) -> Iterator[_Passage]:
         (source, target, (own, other, mine, theirs)),
         (target, source, (other, own, theirs, mine)),
     )
-    for first, second, ends in ways:
-        # As of a connection that stands.
-        leaves = Packet(*ends, _device(seen, first), answer=True)
-        comes = Packet(*ends, _device(seen, second), answer=True)
+    for number, (first, second, ends) in enumerate(ways):
+        # What comes back to the first packet is an answer to it.
+        is_answer = answer or number > 0
+        leaves = Packet(*ends, _device(seen, first), answer=is_answer)
+        comes = Packet(*ends, _device(seen, second), answer=is_answer)
         yield _Passage(first, "out", leaves, ends[1])
         yield _Passage(second, "in", comes, ends[0])
 

@@ -11,8 +11,9 @@ from yoked.doctor import firewalls
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import Group, groups
 from yoked.doctor.checks.links import reached
-from yoked.doctor.checks.path import stop_first
+from yoked.doctor.checks.path import cause_of, stop_first
 from yoked.doctor.checks.query import at, mapping, part
+from yoked.doctor.checks.verdicts import verdicts
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import drop_policy
 from yoked.doctor.repairs.system import sysctl
@@ -316,6 +317,10 @@ def rendezvous_port(seen: Examination) -> Iterator[Match]:
         if not failed:
             continue
         first = failed[0]
+        cause = cause_of(seen, first, "silent", known=True).host
+        # Told with the links that it disturbs.
+        if cause is not None and any(each.host == cause for each in verdicts(seen)):
+            continue
         sources = [each.source_address for each in failed if each.source_address]
         told = part(target, "firewall")
         yield Match(

@@ -9,12 +9,9 @@ from typing import TypeVar
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.bursts import (
-    CRAWL_BYTES_PER_S,
-    FAR_BELOW,
     NOTHING_BYTES,
     crawls,
     is_stalled,
-    slow_rates,
 )
 from yoked.doctor.checks.link_groups import described
 from yoked.doctor.checks.links import ABORTED, broke, connected, failing, reached
@@ -28,10 +25,9 @@ from yoked.doctor.checks.query import (
     part,
 )
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import keep_radio_awake, send_smaller_packets
 from yoked.records.examination import Dial, Examination, Fix, HostSeen, Purpose
-from yoked.units import format_bit_per_s, plural
+from yoked.units import plural
 
 _FEW_ECHOES, _FEW_LOST = 8, 2
 # TCP sends again what is lost after a fifth of a second at least. Source: RFC 6298, TCP_RTO_MIN.
@@ -53,7 +49,7 @@ _SYMPTOMS: Mapping[str, Symptom] = {
 _SIZES = (8000, 1492, 1480, 1460, 1440, 1420, 1400, 1380, 1280, 1000, 576)
 
 
-def _open_pairs(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen]]:
+def open_pairs(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen]]:
     """The links whose small messages pass."""
     closed = {link.name for link in failing(seen)}
     for target in seen.up:
@@ -64,7 +60,7 @@ def _open_pairs(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen]]:
 
 def _stalled(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen, Dial]]:
     """Links whose small messages pass, and whose bulk does not."""
-    for source, target in _open_pairs(seen):
+    for source, target in open_pairs(seen):
         for dial in seen.between(source.name, target.name, ("bulk",)):
             if not reached(dial) and connected(dial) and not broke(dial):
                 yield source, target, dial
@@ -72,12 +68,12 @@ def _stalled(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen, Dial]]:
 
 
 _Value = TypeVar("_Value")
-_Pair = tuple[str, str]
+Pair = tuple[str, str]
 
 
 def by_host(
-    seen: Examination, links: Mapping[_Pair, _Value]
-) -> Iterator[tuple[HostSeen, dict[_Pair, _Value]]]:
+    seen: Examination, links: Mapping[Pair, _Value]
+) -> Iterator[tuple[HostSeen, dict[Pair, _Value]]]:
     """Links with one trouble, put together by as few hosts as have a part in all of them."""
     rest = dict(links)
     while rest:
@@ -87,13 +83,13 @@ def by_host(
         rest = {pair: value for pair, value in rest.items() if host.name not in pair}
 
 
-def _all_at(host: HostSeen, links: Iterable[_Pair]) -> tuple[str, ...]:
+def all_at(host: HostSeen, links: Iterable[Pair]) -> tuple[str, ...]:
     """A host, and who is at the other ends of its links."""
     others = dict.fromkeys(name for pair in links for name in pair if name != host.name)
     return (host.name, *others)
 
 
-def _more(links: Sized) -> str:
+def more(links: Sized) -> str:
     return f" (and {plural(len(links) - 1, 'other link')})" if len(links) > 1 else ""
 
 
@@ -126,24 +122,24 @@ def mtu(seen: Examination) -> Iterator[Match]:
     }
     for host, own in by_host(seen, holes):
         link, dial = next(iter(own.items()))
-        names = _all_at(host, own)
-        mtu_bytes = _mtu_bytes(seen, host)
+        names = all_at(host, own)
+        mtu_bytes = mtu_bytes_of(seen, host)
         peers = (chosen_address(seen, seen.host(name)) for name in names[1:])
         smaller = [each for each in _SIZES if each < mtu_bytes]
         cause = cause_of(seen, dial, "large")
         yield Match(
-            _first(cause.host, names),
+            first_of(cause.host, names),
             *(cause.fix or (send_smaller_packets(host.name, str(each), smaller) for each in peers)),
             link=link,
             bulk_bytes=dial.bulk_bytes or 0,
-            more=_more(own),
+            more=more(own),
             name=host.name,
             mtu=mtu_bytes,
             rule=cause.words,
         )
 
 
-def _mtu_bytes(seen: Examination, host: HostSeen) -> int:
+def mtu_bytes_of(seen: Examination, host: HostSeen) -> int:
     interface = str(chosen_interface(seen, host))
     told = at(own_interfaces(host).get(interface), "mtu_bytes")
     return int(told or part(host, "links", interface, "mtu_bytes") or 1500)
@@ -172,8 +168,17 @@ def _mtu_bytes(seen: Examination, host: HostSeen) -> int:
     quick=True,
 )
 def bulk_stalls(seen: Examination) -> Iterator[Match]:
+    """Each cause once; a link without any only where the other direction has none either."""
+    found = list(_ended(seen))
+    explained = {frozenset(link) for link, cause, _ in found if cause.host}
+    for link, cause, match in found:
+        if cause.host or frozenset(link) not in explained:
+            yield match
+
+
+def _ended(seen: Examination) -> Iterator[tuple[Pair, Cause, Match]]:
     told: set[tuple[str, ...]] = set()
-    for source, target in _open_pairs(seen):
+    for source, target in open_pairs(seen):
         for dial in seen.between(source.name, target.name, _EVERY_PURPOSE):
             how = _how_it_ended(seen, dial)
             if not how:
@@ -184,8 +189,8 @@ def bulk_stalls(seen: Examination) -> Iterator[Match]:
             if (how == "limited" and "rule" not in cause.kinds) or place in told:
                 continue
             told.add(place)
-            yield Match(
-                _first(cause.host, (target.name, source.name)),
+            match = Match(
+                first_of(cause.host, (target.name, source.name)),
                 *(cause.fix or (_look_between(source.name, target.name, how),)),
                 link=link,
                 how=how,
@@ -194,6 +199,7 @@ def bulk_stalls(seen: Examination) -> Iterator[Match]:
                 rate=8 * (dial.goodput_bytes_per_s or 0.0),
                 rule=cause.words,
             )
+            yield link, cause, match
             break
 
 
@@ -235,7 +241,7 @@ def _cause_of_end(seen: Examination, dial: Dial, how: str) -> Cause:
     return Cause(name, f"{cause.words}{words}", (look,))
 
 
-def _first(host: str | None, names: Sequence[str]) -> tuple[str, ...]:
+def first_of(host: str | None, names: Sequence[str]) -> tuple[str, ...]:
     """Names with that of a host in front, if there is one."""
     return tuple(dict.fromkeys((host, *names))) if host else tuple(names)
 
@@ -245,7 +251,7 @@ def _echoes(seen: Examination, source: HostSeen, target: HostSeen) -> tuple[floa
     return tuple(each for dial in dials for each in dial.echo_s)
 
 
-def _cause(seen: Examination, link: _Pair, symptom: Symptom) -> Cause:
+def cause_on(seen: Examination, link: Pair, symptom: Symptom) -> Cause:
     """What on a link's way can be why; of its bursts, which show most, if there are any."""
     dials = seen.between(*link, ("burst",)) or seen.between(*link, ("bulk", "ephemeral"))
     cause = cause_of(seen, dials[0], symptom) if dials else Cause()
@@ -278,23 +284,23 @@ def _lost(echo_s: Sequence[float]) -> list[float]:
     explains=("jitter", "slow-link"),
 )
 def loss(seen: Examination) -> Iterator[Match]:
-    found: dict[_Pair, tuple[float, ...]] = {}
-    for source, target in _open_pairs(seen):
+    found: dict[Pair, tuple[float, ...]] = {}
+    for source, target in open_pairs(seen):
         echo_s = _echoes(seen, source, target)
         if len(echo_s) >= _FEW_ECHOES and len(_lost(echo_s)) >= _FEW_LOST:
             found[source.name, target.name] = echo_s
     for host, own in by_host(seen, found):
         link, echo_s = next(iter(own.items()))
-        lost, cause = _lost(echo_s), _cause(seen, link, "loses")
+        lost, cause = _lost(echo_s), cause_on(seen, link, "loses")
         yield Match(
-            _first(cause.host, _all_at(host, own)),
+            first_of(cause.host, all_at(host, own)),
             *(cause.fix or (by_hand(host.name, "check the cable or the radio of {host}"),)),
             link=link,
             lost=len(lost),
             echoes=len(echo_s),
             longest=max(lost),
             median=median(echo_s),
-            more=_more(own),
+            more=more(own),
             rule=cause.words,
         )
 
@@ -312,32 +318,32 @@ def loss(seen: Examination) -> Iterator[Match]:
     fix="By hand: a cable.",
 )
 def jitter(seen: Examination) -> Iterator[Match]:
-    found: dict[_Pair, list[float]] = {}
-    for source, target in _open_pairs(seen):
+    found: dict[Pair, list[float]] = {}
+    for source, target in open_pairs(seen):
         echo_s = sorted(_echoes(seen, source, target))
         pair = frozenset((source.name, target.name))
         few = len(echo_s) < _FEW_ECHOES
-        if not few and _best_s(seen, pair) >= _CABLE_S and _is_uneven(echo_s):
+        if not few and best_s(seen, pair) >= _CABLE_S and _is_uneven(echo_s):
             found[source.name, target.name] = echo_s
     for host, own in by_host(seen, found):
         link, echo_s = next(iter(own.items()))
-        cause = _cause(seen, link, "late")
+        cause = cause_on(seen, link, "late")
         nearer = by_hand(
             host.name, "use a cable for {host}, or bring it nearer to the access point"
         )
         yield Match(
-            _first(cause.host, _all_at(host, own)),
+            first_of(cause.host, all_at(host, own)),
             *(cause.fix or (nearer,)),
             link=link,
             shortest=echo_s[0],
             longest=echo_s[-1],
             median=median(echo_s),
-            more=_more(own),
+            more=more(own),
             rule=cause.words,
         )
 
 
-def _best_s(seen: Examination, pair: frozenset[str]) -> float:
+def best_s(seen: Examination, pair: frozenset[str]) -> float:
     """The fastest answer of a pair, either way. Over a cable it is as fast as ever, however busy
     the hosts are: then the way is not what makes others wait.
     """
@@ -404,56 +410,4 @@ def wifi_weak(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
-    "slow-link",
-    question="Is every link as fast as it could be?",
-    reads=("dials",),
-    severity="warning",
-    saw="{source} to {target} at {interface}: {rate:bit/s}{other}{more}{rule}",
-    why="every step sends the model's gradients over it; `yoked plan` says what that costs",
-    symptom="Two hosts are slower than one; all-reduce takes most of a step.",
-    cause="WiFi, 100 Mbit/s, or a VPN beside a faster cable; a shaper that somebody left on "
-    "(`tc qdisc`), a route with a window, buffers of the kernel that are too small. Without "
-    "--bandwidth only a cable that crawls is told.",
-    fix="Measures all interfaces and takes the fastest; takes back what slows it on one of the "
-    "hosts; else a cable.",
-    on_cluster="nccl-tests' busbw far below the wire's rate says the same.",
-)
-def slow_link(seen: Examination) -> Iterator[Match]:
-    found = {
-        pair: rates
-        for source, target in _open_pairs(seen)
-        for pair in [(source.name, target.name)]
-        for rates in [slow_rates(seen, pair)]
-        if rates
-    }
-    for host, own in by_host(seen, found):
-        link, (rate, best, interface) = next(iter(own.items()))
-        faster = rate < FAR_BELOW * best
-        other = f"; {interface} gives {format_bit_per_s(8 * best)}" if faster else ""
-        causes = [] if faster else [_cause(seen, each, "slow") for each in own]
-        cause = next((each for each in causes if each.host), causes[0] if causes else Cause())
-        yield Match(
-            _first(cause.host, _all_at(host, own)),
-            *((choose_again(seen),) if faster else cause.fix or (_speed_up(seen, host, rate),)),
-            link=link,
-            interface=chosen_interface(seen, seen.host(link[1])),
-            rate=8 * rate,
-            other=other,
-            more=_more(own),
-            rule=cause.words,
-        )
-
-
-def _speed_up(seen: Examination, host: HostSeen, rate: float) -> Fix:
-    cabled = interface_kind(host, chosen_interface(seen, host)) == "physical"
-    if not cabled or rate >= CRAWL_BYTES_PER_S:
-        return by_hand(host.name, "use a cable for {host}")
-    return by_hand(
-        host.name,
-        "`tc -s qdisc; sudo nft list ruleset` on {host} and the other end shows a shaper or a "
-        "limit; else try another cable",
-    )
-
-
-CHECKS = (mtu, bulk_stalls, loss, wifi_power_save, wifi_weak, jitter, slow_link)
+CHECKS = (mtu, bulk_stalls, loss, wifi_power_save, wifi_weak, jitter)

@@ -14,6 +14,8 @@ from yoked.doctor.checks.query import (
     chosen_address,
     former_address,
     host_of_address,
+    interface_kind,
+    mapping,
     own_interfaces,
     part,
     prefix_of,
@@ -27,6 +29,8 @@ from yoked.doctor.repairs.network import (
     keep_address,
     set_link_up,
 )
+from yoked.doctor.repairs.system import sysctl
+from yoked.doctor.repairs.tables import set_link
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import listed_words
 from yoked.units import listed, plural
@@ -45,6 +49,8 @@ _LATER = ("bulk-stalls", "mtu", "slow-link", "jitter", "agent-failed")
 # What ends later than this is seen by the next look; most runs are shorter than the second; no
 # lease is so short that it has less than the last when it is renewed.
 _SOON_S, _DURING_A_RUN_S, _AT_ONCE_S = 86_400, 3600, 120
+# Of IPv6: RFC 8200, section 5.
+_LEAST_MTU_BYTES = 1280
 # Bridges to a host's own containers and virtual machines; without any they have no signal.
 _OWN_BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|(virbr|podman|cni|lxcbr)\d+")
 
@@ -205,7 +211,7 @@ def _is_anothers(seen: Examination, host: HostSeen) -> bool:
     reads=("interfaces", "health.links", "health.writers"),
     severity="error",
     saw={
-        "none": "{wanted} of {host} is up, but has no address",
+        "none": "{wanted} of {host} is up, but has no address{rule}",
         "changes": "the address of {wanted} of {host}, {address}, {changed} while the doctor "
         "looked{rule}",
         "ends": "the address of {wanted} of {host}, {address}, ends in {left:duration}, and no "
@@ -219,7 +225,8 @@ def _is_anothers(seen: Examination, host: HostSeen) -> bool:
     symptom="`Unable to find address for: eth0`; or a run that begins, and then stands.",
     cause="No DHCP server answered, or a fixed address was taken away. Two programs manage one "
     "interface. The program that renews a DHCP lease was ended.",
-    fix="Gives it the address that yoked.toml has, until the next start of the host; "
+    fix="Gives it the address that yoked.toml has, until the next start of the host, after what "
+    "keeps IPv6 off it; "
     "where none is known, asks the DHCP server again. Has an address that would end stay, until "
     "the next start. Of two programs one is left to a person to end.",
     explains=(*LINKS, *_LATER, *NAMES, "no-interface"),
@@ -231,9 +238,29 @@ def no_address(seen: Examination) -> Iterator[Match]:
         off = at(link, "up") is False or at(link, "carrier") is False
         lacks = link is not None and not off and wanted not in own_interfaces(host)
         if lacks and not _OWN_BRIDGE.fullmatch(wanted):
-            yield _address(host, wanted, "none", _give_address(seen, host, wanted))
+            rule, first = _no_six(seen, host, wanted)
+            give = _give_address(seen, host, wanted)
+            yield _address(host, wanted, "none", *first, give, rule=rule)
         elif wanted in own_interfaces(host):
             yield from _unlasting(seen, host, wanted)
+
+
+def _no_six(seen: Examination, host: HostSeen, interface: str) -> tuple[str, tuple[Fix, ...]]:
+    """(why it can have no address of IPv6, the end of a sentence; what has to be mended first)."""
+    link, device = link_of(host, interface), interface.partition(":")[0]
+    others = [chosen_address(seen, each) for each in seen.up if each != host]
+    if not any(version_of(each) == 6 for each in others if each):
+        return "", ()
+    mtu_bytes = at(link, "mtu_bytes")
+    if mtu_bytes is not None and mtu_bytes < _LEAST_MTU_BYTES:
+        words = f": its MTU is {mtu_bytes}, and below {_LEAST_MTU_BYTES} Linux takes IPv6 off"
+        mtu = (("mtu", str(_LEAST_MTU_BYTES)), ("mtu", str(mtu_bytes)))
+        return words, (set_link(host.name, device, *mtu),)
+    for name in ("all", device):
+        setting = f"net/ipv6/conf/{name}/disable_ipv6"
+        if value := mapping(part(host, "settings")).get(setting):
+            return f": `{setting} = {value}`", (sysctl(host.name, setting, 0, was=value),)
+    return "", ()
 
 
 def _unlasting(seen: Examination, host: HostSeen, interface: str) -> Iterator[Match]:
@@ -308,6 +335,14 @@ def _one_manager(host: HostSeen, interface: str) -> Fix:
 def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
     """Give an interface the address that it had, or have one asked for."""
     former = former_address(seen, host)
+    kinds = {interface_kind(each, interface) for each in seen.up if each != host}
+    if former is None and kinds == {"vpn"}:
+        return by_hand(
+            host.name,
+            "start the program of the VPN again, which gives {it} its address, or "
+            "`ip address add ADDRESS/PREFIX dev {it}`",
+            it=interface,
+        )
     if former is None:
         return ask_for_address(host.name, interface)
     return add_address(host.name, *former, interface)

@@ -9,9 +9,11 @@ from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
 from yoked.doctor.checks.query import addresses, chosen_address, part
 from yoked.doctor.checks.routes import AFTER, join, network_of
+from yoked.doctor.checks.tables import unread_tables
 from yoked.doctor.checks.verdicts import both_ways, cards_of, strange_card
+from yoked.doctor.firewalls import long_chains, ruleset_of
 from yoked.doctor.repairs.base import by_hand
-from yoked.records.examination import Examination
+from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import listed_words
 from yoked.units import listed
 
@@ -212,8 +214,12 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
     question="Does what is between the hosts let packets pass?",
     reads=("dials", "health.firewall", "health.routes"),
     severity="error",
-    saw="the network cards of {names:list} answer each other, neither has a rule against it, and "
-    "no connection comes about: {evidence}",
+    saw={
+        "read": "the network cards of {names:list} answer each other, neither has a rule against "
+        "it, and no connection comes about: {evidence}",
+        "unread": "the network cards of {names:list} answer each other, and no connection comes "
+        "about: {evidence}; not read: {unread:list}",
+    },
     why="something drops packets, in one direction at least: what lies between them, or something "
     "on a host that is no rule of its firewall",
     symptom="`Connection timed out`, although `ip neighbour` shows both as reachable.",
@@ -236,7 +242,26 @@ def lost_between(seen: Examination) -> Iterator[Match]:
             address=group.address,
             names=listed_words(group.names),
         )
-        yield group.match(*alternative(group, watch), hosts=group.names, names=group.names)
+        unread = [
+            f"{what} of {host.name}"
+            for host in (group.host, *group.peers)
+            for what in _unread(host)
+        ]
+        yield group.match(
+            *alternative(group, watch),
+            how="unread" if unread else "read",
+            hosts=group.names,
+            names=group.names,
+            unread=unread,
+        )
+
+
+def _unread(host: HostSeen) -> list[str]:
+    """What of a host could be against it, and nobody has read."""
+    told = part(host, "firewall")
+    rules = [] if ruleset_of(told) is not None else ["the rules of the firewall"]
+    chains = [f"{count:,} rules of {name}" for name, count in long_chains(told).items()]
+    return [*rules, *chains, *unread_tables(host)]
 
 
 @check(

@@ -2,38 +2,48 @@
 
 Hosts have much that is odd and does no harm. Here counts what these very packets pass, at the end
 at which it acts, if it can do what was measured; what all other hosts have too is usual. Where one
-of the two hosts alone has any of it, that is the cause. Where both have, nobody can tell, and it is
-evidence.
+host alone has any of it, that is the cause. Where both have, nobody can tell, and it is evidence.
+Where nothing is known that does it, that counts which one host alone has in its tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from yoked.agent.settings import EACH, setting_of
-from yoked.doctor.checks.blame import blame_by_rules
+from yoked.doctor.checks.blame import (
+    Blame,
+    blame_by_rules,
+    changed_at_home,
+    changed_by_rules,
+)
 from yoked.doctor.checks.query import at, chosen_address, chosen_interface, mapping, part
-from yoked.doctor.firewalls import allow, held_by
+from yoked.doctor.checks.tables import End, disturbers, entries_near
+from yoked.doctor.firewalls import allow, held_by, long_chains
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import plain_route
 from yoked.doctor.repairs.system import sysctl
+from yoked.doctor.repairs.tables import drop_rule
 from yoked.records.examination import Dial, Examination, Fix, HostSeen
+from yoked.records.shell import command_line, joined
 from yoked.text import one_line, shortened
 from yoked.units import listed
 
 # What was measured: data comes slowly; full-size packets do not come; a transfer stops; packets are
-# sent again; they take long; a connection breaks; it does not come about.
-Symptom = Literal["slow", "large", "stalls", "loses", "late", "breaks", "silent"]
+# sent again; they take long; a connection breaks; it does not come about. The last is what a third
+# host does to a link.
+Symptom = Literal["slow", "large", "stalls", "loses", "late", "breaks", "silent", "disturbs"]
 Side = Literal["in", "out"]
-Kind = Literal["rule", "queue", "route", "setting", "program"]
+Kind = Literal["rule", "queue", "route", "setting", "program", "entry"]
 
 # Of these it is known in which direction packets suffer; the others may in any.
 _OF_DATA = frozenset({"slow", "large", "stalls"})
 # A shaper this much faster than what came through is not why; others may share it.
 _NEAR = 4.0
+_LOOPBACK = "lo"
 _FRAME_HEADER_BYTES = 14
 _FEW_PACKETS = 10
 # The fewest bytes in a packet, and under way, that a link of a home can be quick with.
@@ -43,14 +53,17 @@ _BYTES = re.compile(r"\blimit (\d+)([KMG]?)b\b|^tbf .*\bburst (\d+)([KMG]?)b\b")
 _PACKETS = re.compile(r"\blimit (\d+)p\b")
 _DROPS = re.compile(r"\bdrop\b|\bbpf\b|\bdirect-action\b")
 _REDIRECT = re.compile(r"mirred \(\w+ Redirect to device ([A-Za-z0-9_.-]{1,15})\)")
+_SENT_ON = re.compile(r"mirred \(Egress (?:Mirror|Redirect) to device ([A-Za-z0-9_.-]{1,15})\)")
 _OF_FILTER = re.compile(r"^(action|police|bpf|filter)\b|\bdirect-action\b|\bbpf\b")
 _SHAPERS = frozenset({"tbf", "htb", "hfsc", "cbq", "netem", "bfifo", "pfifo"})
 _KILO: Mapping[str, float] = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 # Rules that can do it, among those that a packet may meet.
-_COUNT_BYTES = r"\bquota\b|\blimit rate\b.*\b[kmg]?bytes/|\bhashlimit\b"
+_COUNT = r"\bquota\b|\blimit rate\b|\bhashlimit\b|\bnumgen\b|\bstatistic\b"
+_ANY = re.compile("")
 _RULES = {
-    "slow": re.compile(_COUNT_BYTES),
-    "stalls": re.compile(rf"{_COUNT_BYTES}|\bconnbytes\b"),
+    "slow": re.compile(_COUNT),
+    "loses": re.compile(_COUNT),
+    "stalls": re.compile(rf"{_COUNT}|\bconnbytes\b"),
     "large": re.compile(r"\blength\b"),
 }
 # What a program may change again and again, by what comes of it.
@@ -82,20 +95,19 @@ class Cause:
     kinds: frozenset[Kind] = frozenset()
 
 
-def cause_of(seen: Examination, dial: Dial, symptom: Symptom) -> Cause:
-    """What on the way of a dial's packets can be why it went as it did."""
-    found = list(dict.fromkeys(_oddities(seen, dial, symptom)))
-    if dial.unsent:
-        # Whatever the other end has, these packets did not come so far.
-        found = [each for each in found if each.host == dial.source]
-    hosts = list(dict.fromkeys(each.host for each in found))
-    if len(hosts) > 1:
-        both = listed(f"{each.words} on {each.host}" for each in found)
-        return Cause(words=f"; unusual on the way are {both}, and which of it does this is unknown")
-    if hosts:
-        words = f"; by {listed(each.words for each in found)} on {hosts[0]}"
-        fix = tuple(dict.fromkeys(fix for each in found for fix in each.fix))
-        return Cause(hosts[0], words, fix, frozenset(each.kind for each in found))
+def cause_of(seen: Examination, dial: Dial, symptom: Symptom, *, known: bool = False) -> Cause:
+    """What on the way of a dial's packets can be why it went as it did. known: only what is known
+    to do such a thing, and not whatever one host alone has.
+    """
+    found: list[Oddity] = []
+    for tell in [_oddities] if known else [_oddities, _unlike]:
+        # What is known to do it explains it.
+        found = found or list(dict.fromkeys(tell(seen, dial, symptom)))
+        if dial.unsent:
+            # Whatever the other end has, these packets did not come so far.
+            found = [each for each in found if each.host == dial.source]
+    if found:
+        return _told(found)
     if dial.unsent:
         look = by_hand(
             dial.source, "`tc -s qdisc; sudo nft list ruleset` there shows what drops its packets"
@@ -104,6 +116,32 @@ def cause_of(seen: Examination, dial: Dial, symptom: Symptom) -> Cause:
             dial.source, f"; the kernel of {dial.source} itself kept packets back", (look,)
         )
     return Cause()
+
+
+def _told(found: Sequence[Oddity]) -> Cause:
+    """What was found, as the cause where one host alone has it."""
+    hosts = list(dict.fromkeys(each.host for each in found))
+    if len(hosts) > 1:
+        both = listed(f"{each.words} on {each.host}" for each in found)
+        return Cause(words=f"; unusual on the way are {both}, and which of it does this is unknown")
+    if not found:
+        return Cause()
+    words = f"; by {listed(each.words for each in found)} on {hosts[0]}"
+    fix = tuple(dict.fromkeys(fix for each in found for fix in each.fix))
+    return Cause(hosts[0], words, fix, frozenset(each.kind for each in found))
+
+
+def cause_at_home(seen: Examination, host: HostSeen) -> Cause:
+    """What holds up what a host sends to itself."""
+    links, usual = mapping(part(host, "links")), _usual_lines(seen, host)
+    sides: tuple[Side, ...] = ("out", "in")
+    queues = [
+        _queue(host, _LOOPBACK, side, line, "")
+        for side in sides
+        for line in _lines(links, _LOOPBACK, side)
+        if line not in usual
+    ]
+    return _told(queues or list(_changing(seen, changed_at_home(host))))
 
 
 def stop_first(host: HostSeen, *changes: str) -> tuple[tuple[Fix, ...], str]:
@@ -117,21 +155,69 @@ def stop_first(host: HostSeen, *changes: str) -> tuple[tuple[Fix, ...], str]:
 
 
 def _oddities(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]:
-    own = dial.source_address or chosen_address(seen, seen.host(dial.source))
-    ends = ((seen.host(dial.source), "sends", str(dial.address)),
-            (seen.host(dial.target), "gets", str(own)))  # fmt: skip
     yield from _rules(seen, dial, symptom)
-    for host, end, peer in ends:
-        sides = _sides(dial, symptom, end)
-        taken = part(host, "routes", peer, "interface") or chosen_interface(seen, host)
-        device = str(taken).partition(":")[0]
+    if symptom not in ("slow", "late"):
+        yield from _disturbing(seen, dial)
+    for host, role, peer, device in _ends(seen, dial):
         if symptom in _LOOPS:
             yield from _loops(host, _LOOPS[symptom])
-        for side in sides:
+        for side in _sides(dial, symptom, role):
             yield from _queues(seen, host, device, side, dial, symptom)
         if symptom == "slow":
-            yield from _routes(seen, host, peer, end)
-        yield from _settings(seen, host, device, end, symptom)
+            yield from _routes(seen, host, peer, role)
+        yield from _settings(seen, host, device, role, symptom)
+
+
+def _ends(seen: Examination, dial: Dial) -> Iterator[tuple[HostSeen, str, str, str]]:
+    """(host, whether it sends or gets, address of the other, device by which it sends to it)."""
+    own = dial.source_address or chosen_address(seen, seen.host(dial.source))
+    for name, role, peer in ((dial.source, "sends", dial.address), (dial.target, "gets", own)):
+        host = seen.host(name)
+        taken = part(host, "routes", str(peer), "interface") or chosen_interface(seen, host)
+        yield host, role, str(peer), str(taken).partition(":")[0]
+
+
+def _unlike(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]:
+    """What one of the two has in its tables, and no other host, and these packets meet."""
+    yield from _changing(seen, changed_by_rules(seen, dial, begins=symptom == "silent"))
+    if symptom in ("large", "stalls", "breaks", "loses"):
+        yield from _refusing(seen, dial, _ANY)
+    for host, role, peer, _ in _ends(seen, dial):
+        own = chosen_address(seen, host)
+        device = str(chosen_interface(seen, host)).partition(":")[0]
+        other = seen.host(dial.target if role == "sends" else dial.source)
+        if own is None or symptom in ("loses", "late"):
+            continue
+        end = End(seen, host, device, own, peer, other)
+        leaves = "out" in _sides(dial, symptom, role)
+        for entry in entries_near(end, leaves=leaves, slow=symptom == "slow"):
+            yield Oddity("entry", entry.host, entry.words, entry.fix)
+
+
+def _changing(seen: Examination, blames: Iterable[Blame]) -> Iterator[Oddity]:
+    """Rules that change packets."""
+    for each in blames:
+        (rule,) = each.found
+        told = part(seen.host(each.host), "firewall")
+        words = f"{held_by(told, each.found)}: {rule.words}"
+        yield Oddity("rule", each.host, words, (drop_rule(each.host, rule),))
+
+
+def _disturbing(seen: Examination, dial: Dial) -> Iterator[Oddity]:
+    """What a host of the same network does to packets of others: it sends back what it got, with
+    the senders' own addresses, or answers in their place.
+    """
+    wanted = [each for each in (dial.address, dial.source_address) if each]
+    for entry in disturbers(seen, wanted):
+        yield Oddity("entry", entry.host, entry.words, entry.fix)
+    for host in seen.up:
+        device = str(chosen_interface(seen, host)).partition(":")[0]
+        links = mapping(part(host, "links"))
+        for line in _lines(links, device, "in"):
+            sent_on = _SENT_ON.search(line)
+            if sent_on and sent_on[1] in _with_lower(links, device):
+                yield _queue(host, device, "in", line, "")
+        yield from _settings(seen, host, device, "both", "disturbs")
 
 
 def _sides(dial: Dial, symptom: Symptom, end: str) -> tuple[Side, ...]:
@@ -145,15 +231,36 @@ def _sides(dial: Dial, symptom: Symptom, end: str) -> tuple[Side, ...]:
 
 
 def _rules(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]:
+    if symptom in ("slow", "late"):
+        for name in (dial.target, dial.source):
+            yield from _long_chains(name, part(seen.host(name), "firewall"))
     if symptom not in _RULES:
         return
-    for each in blame_by_rules(seen, dial, _RULES[symptom]):
+    yield from _refusing(seen, dial, _RULES[symptom])
+
+
+def _refusing(seen: Examination, dial: Dial, words: re.Pattern[str]) -> Iterator[Oddity]:
+    """Rules that refuse some of the data, of those with such words."""
+    for each in blame_by_rules(seen, dial, words):
         told = part(seen.host(each.host), "firewall")
         others = [chosen_address(seen, host) for host in seen.up if host.name != each.host]
         peers = [address for address in others if address]
         fix = allow(each.host, told, peers, each.direction, found=each.found)
-        words = f"{held_by(told, each.found)}: {each.found[0].words}"
-        yield Oddity("rule", each.host, words, fix)
+        rule = f"{held_by(told, each.found)}: {each.found[0].words}"
+        yield Oddity("rule", each.host, rule, fix)
+
+
+def _long_chains(host: str, told: Any) -> Iterator[Oddity]:
+    """Chains with so many rules that a packet takes long to pass them all."""
+    for chain, count in long_chains(told).items():
+        family, table, name = (*chain.split(" "), "", "")[:3]
+        shorter = by_hand(
+            host,
+            "have one rule with a set in place of these: `nft flush chain {chain}` ends it until "
+            "whoever makes them does it again",
+            chain=command_line(family, table, name),
+        )
+        yield Oddity("rule", host, f"{count:,} rules in chain {chain} of nftables", (shorter,))
 
 
 def _queues(
@@ -182,8 +289,10 @@ def _queue(host: HostSeen, name: str, side: Side, line: str, through: str) -> Od
         where = f"what {name} sends"
         is_filter = _OF_FILTER.search(line) and not _RATE.search(line)
         places = ["clsact", "root"] if is_filter else ["root"]
-    lines = " || ".join(f"tc qdisc del dev {{it}} {place}" for place in places)
-    away = by_hand(host.name, f"`{lines}` takes it away, if nobody needs it", it=name)
+    lines = joined(
+        " || ", (command_line("tc", "qdisc", "del", "dev", name, place) for place in places)
+    )
+    away = by_hand(host.name, "`{lines}` takes it away, if nobody needs it", lines=lines)
     return Oddity("queue", host.name, f"`{one_line(line)}` for {where}", (away,))
 
 

@@ -82,9 +82,10 @@ def vpn_is_meant(seen: Examination) -> bool:
     """Whether yoked.toml names a VPN's interface for every host that is up: nobody does by chance,
     and `yoked init` takes a VPN only where no cable leads.
     """
-    return len(seen.up) > 1 and all(
-        interface_kind(host, host.wanted.get("interface")) == "vpn" for host in seen.up
-    )
+    named = [host.wanted.get("interface") for host in seen.up]
+    # One that has lost its address tells no kind.
+    kinds = {interface_kind(host, name) for host, name in zip(seen.up, named, strict=True)} - {None}
+    return len(seen.up) > 1 and all(named) and kinds == {"vpn"}
 
 
 def chosen_address(seen: Examination, host: HostSeen) -> str | None:

@@ -23,9 +23,11 @@ from yoked.doctor.checks.query import (
     part,
     prefix_of,
 )
+from yoked.doctor.checks.tables import deciding_route, rules_before
 from yoked.doctor.checks.verdicts import FORBIDDEN, strays
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import (
+    FIRST_RULE,
     add_route,
     forget_neighbor,
     replace_address,
@@ -84,8 +86,12 @@ def network_of(address: str, prefix: int) -> str:
     question="Does a route or rule of a host forbid the way to another?",
     reads=("dials", "health.routes"),
     severity="error",
-    saw="{host} is not to send to {peer_addresses:list}: its kernel says {error}, as for a "
-    "route or rule of kind {prohibit}",
+    saw={
+        "kind": "{host} is not to send to {peer_addresses:list}: its kernel says {error}, as for a "
+        "route or rule of kind {prohibit}",
+        "first": "{host} is not to send to {peer_addresses:list}: its kernel says {error}, by the "
+        "route {taken:list}, which is asked before all others",
+    },
     why="a VPN's kill switch, a container network or an old `ip route` forbids the way; "
     "nothing is sent, whatever the firewalls say",
     symptom="`Permission denied`, `Invalid argument` or `No route to host` at once, while "
@@ -93,7 +99,8 @@ def network_of(address: str, prefix: int) -> str:
     cause="A route of kind prohibit, blackhole or unreachable, or such a rule in `ip "
     "rule`: a VPN's kill switch forbids the home's own network.",
     fix="Routes straight to the peers, with a rule that is asked before the VPN's. Most "
-    "VPN programs have a switch for it: allow the local network.",
+    "VPN programs have a switch for it: allow the local network. A route of the table `local`, "
+    "which is asked before all rules, is deleted.",
     on_cluster="Kubernetes: a network policy, or Calico's blackhole routes.",
     explains=AFTER,
     quick=True,
@@ -102,17 +109,32 @@ def forbidden_route(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "forbidden-route"):
         errors = (part(group.host, "routes", each, "error") for each in group.peer_addresses)
         error = str(next(filter(None, errors), "EINVAL"))
+        taken = _asked_first(group)
         yield group.match(
             *_routes_to_peers(group),
+            how="first" if taken else "kind",
             peer_addresses=group.peer_addresses,
             error=error,
+            taken=taken,
             prohibit=FORBIDDEN.get(error, "prohibit"),
         )
 
 
 def _routes_to_peers(group: Group) -> Iterator[Fix]:
     for address in group.peer_addresses:
+        if (decides := deciding_route(group.host, address)) is not None:
+            yield decides[1]
+            continue
+        # One that is asked as early as ours stands before it.
+        for entry in rules_before(group.host, address, FIRST_RULE):
+            yield from entry.fix
         yield route_directly(group.host.name, address, group.interface)
+
+
+def _asked_first(group: Group) -> list[str]:
+    """The routes to peers that are asked before all others, and lead elsewhere."""
+    found = (deciding_route(group.host, each) for each in group.peer_addresses)
+    return list(dict.fromkeys(f"`{each[0]}`" for each in found if each is not None))
 
 
 @check(
@@ -188,6 +210,8 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
         "nobody answers: it has an address of their network there too, beside {interface}",
         "gateway": "{host} sends what is for {peer_addresses:list} to the router {taken:list}, "
         "although it is in their network at {interface}",
+        "first": "{host} keeps what is for {peer_addresses:list}, although it is in their network "
+        "at {interface}: by the route {taken:list}, which is asked before all others",
         "hops": "{host} has a route with several next hops to {peer_addresses:list}: a part of its "
         "connections leaves by {taken:list}, which does not lead there, beside {interface}",
     },
@@ -197,7 +221,8 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
     "own network away. A bridge to containers or a second interface has an address of that "
     "network. A route by hand leads over a router, or has several next hops.",
     fix="Routes straight to the peers, with a rule that is asked before the VPN's; of several next "
-    "hops, by that which leads there.",
+    "hops, by that which leads there. A route of the table `local`, which is asked before all "
+    "rules, is deleted.",
     explains=AFTER,
     quick=True,
 )
@@ -216,6 +241,8 @@ def other_way(seen: Examination) -> Iterator[Match]:
 
 def _strayed(group: Group, ways: dict[str, Any]) -> tuple[str, list[str]]:
     """How packets go astray, and by which interfaces or routers."""
+    if first := _asked_first(group):
+        return "first", first
     own_links = (each for each in group.links if each.source == group.host)
     hops = list(dict.fromkeys(name for link in own_links for name in strays(link)))
     if hops:
@@ -375,7 +402,8 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
 )
 def dial_failed(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "dial-failed"):
-        cause = cause_of(seen, group.links[0].failed, "silent")
+        causes = [cause_of(seen, link.failed, "silent") for link in group.links]
+        cause = next((each for each in causes if each.host == group.host.name), causes[0])
         yield group.match(*(cause.fix or alternative(group)), rule=cause.words)
 
 

@@ -6,6 +6,7 @@ twice, and none that fails goes untold.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -41,6 +42,9 @@ from yoked.records.examination import Examination, HostSeen
 FORBIDDEN = {"EACCES": "prohibit", "EINVAL": "blackhole", "EHOSTUNREACH": "unreachable"}
 # Anything else that it says to a question for the way is not about routes.
 _NO_WAY = frozenset({"ENETUNREACH", *FORBIDDEN})
+# That nobody hears the other is no cause.
+_UNEXPLAINED = frozenset({"dial-failed", "lost-between", "silent-neighbour", "client-isolation",
+                          "router-between"})  # fmt: skip
 _UNREACHABLE = frozenset({"EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ENONET"})
 
 
@@ -63,11 +67,14 @@ def verdicts(seen: Examination) -> list[Verdict]:
 
 
 def _verdict(link: Link) -> Verdict:
-    for rule in _RULES:
-        found = rule(link)
-        if found is not None:
-            return found
-    return Verdict("dial-failed", link.target.name, link)
+    told = (rule(link) for rule in _RULES)
+    found = next(filter(None, told), None) or Verdict("dial-failed", link.target.name, link)
+    guessed = found.blame is not None and not found.blame.proven
+    if found.check in _UNEXPLAINED or guessed:
+        cause = cause_of(link.seen, link.failed, "silent")
+        if cause.host is not None:
+            return Verdict("dial-failed", cause.host, link)
+    return found
 
 
 def _hidden(link: Link) -> Verdict | None:
@@ -265,7 +272,7 @@ def _odd(link: Link) -> Verdict | None:
     """Something else than a rule of a firewall drops packets on the way, on one host."""
     if link.failed.error not in ("ETIMEDOUT", "EHOSTUNREACH"):
         return None
-    guilty, cause = blame(link), cause_of(link.seen, link.failed, "silent")
+    guilty, cause = blame(link), cause_of(link.seen, link.failed, "silent", known=True)
     by_rule = guilty is not None and guilty.proven and (guilty.found or guilty.ipsec)
     # That it did not send is known without, and not why.
     if by_rule or cause.host is None or not cause.kinds:
@@ -290,8 +297,8 @@ def _apart(link: Link, otherwise: str) -> Verdict:
 
 
 def _loner(link: Link) -> str:
-    """Of the two the one that reaches nobody; where that tells nothing, the later in the fleet, so
-    that both directions are one finding.
+    """Of the two the one that reaches nobody, or has a part in more links that fail; where that
+    tells nothing, the later in the fleet, so that both directions are one finding.
     """
     alone = [
         host.name
@@ -304,7 +311,9 @@ def _loner(link: Link) -> str:
         )
     ]
     ordered = [host.name for host in link.seen.up if host in (link.source, link.target)]
-    return (alone or ordered)[-1]
+    count = Counter(name for each in failing(link.seen) for name in each.name)
+    most = max(count[name] for name in ordered)
+    return (alone or [name for name in ordered if count[name] == most])[-1]
 
 
 def _some_pass(link: Link) -> Verdict | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import described
-from yoked.doctor.checks.path import Cause, cause_of
+from yoked.doctor.checks.path import Cause, Symptom, cause_of
 from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.base import by_hand
-from yoked.records.examination import Examination
+from yoked.records.examination import Dial, Examination
 from yoked.units import format_duration, listed
 
 _ACTED_UPON = re.compile("(TORCH|GLOO|NCCL|PYTHON|PYTORCH|OMP|KMP|MKL|LD|CUDA|OPENSSL|SSL)_?")
@@ -52,12 +52,9 @@ def world_failed(seen: Examination) -> Iterator[Match]:
     failed = [described(each) for each in dials if not each.ok]
     rest = f"; {listed(failed)}" if failed else ""
     here = [host.name for host in seen.up if host.name in world.said]
-    named, cause = _named_by(world.said, here), Cause()
-    if not named:
-        # Connections passed before, and each rank waits for another: what ends them on one host?
-        causes = {cause.host: cause for dial in dials
-                  for cause in [cause_of(seen, dial, "breaks")] if cause.host}  # fmt: skip
-        cause = next(iter(causes.values())) if len(causes) == 1 else cause
+    named, at_home = _named_by(world.said, here)
+    # Connections passed before, and no rank had a trouble at home: what is in the way of data?
+    cause = Cause() if at_home else _one_cause(seen, dials)
     bundle = by_hand(
         "", "yoked doctor --bundle doctor.zip    has all that was seen, for a bug report"
     )
@@ -74,6 +71,17 @@ def world_failed(seen: Examination) -> Iterator[Match]:
     )
 
 
+def _one_cause(seen: Examination, dials: Sequence[Dial]) -> Cause:
+    """What one host alone has that can do it, by the first symptom that tells any."""
+    symptoms: tuple[Symptom, ...] = ("breaks", "stalls", "loses")
+    for symptom in symptoms:
+        causes = {cause.host: cause for dial in dials
+                  for cause in [cause_of(seen, dial, symptom)] if cause.host}  # fmt: skip
+        if len(causes) == 1:
+            return next(iter(causes.values()))
+    return Cause()
+
+
 def _unlike(seen: Examination) -> str:
     """Variables of torch and Python that some hosts have otherwise than others: one may be why."""
     told = {host.name: mapping(part(host, "environment")) for host in seen.up}
@@ -86,10 +94,12 @@ def _unlike(seen: Examination) -> str:
     return f"; not alike on all hosts: {listed(odd)}, one of which may be why" if odd else ""
 
 
-def _named_by(said: Mapping[str, str], hosts: list[str]) -> list[str]:
-    """The hosts whose own words name a trouble that is theirs; none where each waits."""
+def _named_by(said: Mapping[str, str], hosts: list[str]) -> tuple[list[str], bool]:
+    """(the hosts whose own words name a trouble that is theirs, none where each waits; whether it
+    is one without another host).
+    """
     at_home = [name for name in hosts if _AT_HOME.search(said[name])]
-    return at_home or [name for name in hosts if not _WAITS.search(said[name])]
+    return at_home or [name for name in hosts if not _WAITS.search(said[name])], bool(at_home)
 
 
 CHECKS = (world_failed,)

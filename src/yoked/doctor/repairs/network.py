@@ -13,7 +13,7 @@ from yoked.records.examination import Fix
 from yoked.records.shell import Line, joined, shell_line
 
 # Before the rules of VPNs, which begin at a few thousand.
-_RULE = 1
+FIRST_RULE = 1
 
 
 @repair
@@ -175,7 +175,7 @@ def route_directly(host: str, address: str, interface: str) -> Fix:
         "{ip} rule del {rule} && {ip} route del {route}",
         ip=shell_line("ip -6") if ":" in address else shell_line("ip"),
         route=shell_line("{to} dev {interface}", to=address, interface=interface),
-        rule=shell_line("to {to} lookup main pref {place}", to=address, place=_RULE),
+        rule=shell_line("to {to} lookup main pref {place}", to=address, place=FIRST_RULE),
     )
 
 

@@ -1,0 +1,403 @@
+"""What one host alone has in its tables is named where a link fails, and what undoes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.doctor.builders import (
+    ADDRESS,
+    ATTIC,
+    GARAGE,
+    INPUT,
+    MAC,
+    OFF,
+    PAIR,
+    broken,
+    dial,
+    home,
+    lines,
+    only,
+    told,
+)
+
+from yoked.doctor.causes import findings_of
+from yoked.records.examination import Examination, Fix
+
+# As `ip -d route show table all` has them.
+BROADCAST = f"broadcast {ATTIC} dev eth0 table local proto kernel scope link src {GARAGE}"
+LOCAL = f"local {ATTIC} dev lo table local proto boot scope host"
+OUTPUT = INPUT.replace("input", "output")
+
+
+def with_macs(seen: Examination) -> Examination:
+    for name in MAC:
+        seen = told(seen, name, "health/links/eth0/mac", MAC[name])
+    return seen
+
+
+def silent(seen: Examination, *pairs: tuple[str, str], **more: Any) -> Examination:
+    """The same, with links on which nothing comes, and firewalls that have no rule."""
+    for host in seen.hosts:
+        seen = told(seen, host.name, "health/firewall", {**OFF, "readers": []})
+        # Else the access point may keep them apart.
+        seen = told(seen, host.name, "health/gateway/neighbour", "failed")
+    for source, target in pairs or (("garage", "attic"),):
+        seen = broken(seen, source, target, arrived=False, **more)
+    return with_macs(seen)
+
+
+def in_table(seen: Examination, name: str, **tables: list[str]) -> Examination:
+    for table, own in tables.items():
+        before = seen.host(name).health["tables"][table]
+        seen = told(seen, name, f"health/tables/{table}", [*before, *own])
+    return seen
+
+
+def undone(fix: Fix) -> str:
+    assert fix.undo is not None
+    return fix.undo
+
+
+@pytest.mark.parametrize(
+    ("line", "way", "check"),
+    [
+        (BROADCAST, {"error": "EACCES", "interface": None, "kind": "broadcast"}, "forbidden-route"),
+        (LOCAL, {"error": None, "interface": "lo", "kind": "local"}, "other-way"),
+    ],
+    ids=["broadcast", "local"],
+)
+def test_a_route_of_the_table_local_is_deleted_for_no_rule_is_asked_before_it(
+    line: str, way: dict[str, Any], check: str
+) -> None:
+    seen = in_table(silent(home(), ("garage", "attic")), "garage", routes=[line])
+    way = {**way, "table": 255, "network": ATTIC, "prefix": 32, "source": GARAGE}
+    seen = told(seen, "garage", f"health/routes/{ATTIC}", way)
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == (check, ("garage",))
+    assert f"`{line}`" in found.saw
+    assert lines(found) == [("garage", f"ip route del {line}")]
+    assert undone(found.fix[0]) == f"ip route add {line}"
+
+
+def test_a_rule_that_is_asked_as_early_as_ours_is_deleted_first() -> None:
+    seen = silent(home(), ("garage", "attic"))
+    seen = told(seen, "garage", f"health/routes/{ATTIC}", {"error": "EACCES"})
+    seen = in_table(seen, "garage", rules=[f"0: from all to {ATTIC} prohibit"])
+
+    first, second = only(seen).fix
+
+    assert first.command == f"ip rule del pref 0 from all to {ATTIC} prohibit"
+    assert second.command.startswith(f"ip route replace {ATTIC} dev eth0")
+
+
+def test_an_entry_of_a_bridge_for_the_card_of_a_peer_is_named_where_nothing_comes() -> None:
+    entry = f"{MAC['attic']} dev vnet1 master br0 sticky static"
+    seen = broken(silent(home()), "attic", "garage", arrived=True)
+    seen = in_table(seen, "garage", entries=[entry])
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("dial-failed", ("garage",))
+    assert entry in found.saw
+    assert "(and 1 other link)" in found.saw
+    (fix,) = found.fix
+    assert fix.command == f"bridge fdb del {MAC['attic']} dev vnet1 master static sticky"
+    assert undone(fix) == f"bridge fdb replace {MAC['attic']} dev vnet1 master static sticky"
+
+
+def test_an_entry_of_another_card_or_of_all_hosts_is_no_cause() -> None:
+    other = "02:00:00:00:00:99 dev vnet1 master br0 static"
+    shared = f"{MAC['attic']} dev vnet1 master br0 static"
+    seen = in_table(silent(home()), "garage", entries=[other, shared])
+    seen = in_table(seen, "study", entries=[shared])
+
+    assert only(seen).check == "lost-between"
+
+
+def test_a_port_or_a_card_that_answers_no_question_is_named() -> None:
+    seen = silent(home())
+    own = ["lo mtu 65536", "eth0 at vnet0 NOARP mtu 1500", "vnet0 at eth0 mtu 1500 master br0 "
+           "bridge_slave isolated on", "br0 mtu 1500 bridge"]  # fmt: skip
+    seen = told(seen, "garage", "health/tables/links", own)
+
+    found = only(seen)
+
+    assert [line for _, line in lines(found)] == [
+        "ip link set dev eth0 arp on",
+        "ip link set dev vnet0 type bridge_slave isolated off",
+    ]
+
+
+def tunnel(port: int, local: str, remote: str) -> str:
+    return (
+        f"vx0 mtu 1450 vxlan id 42 remote {remote} local {local} dev eth0 dstport {port} ttl auto "
+        "udpcsum gso_max_size 65536"
+    )
+
+
+def test_ends_of_a_tunnel_that_are_not_alike_are_named_and_the_forgotten_value_is_mended() -> None:
+    seen = home(PAIR)
+    for number, name in enumerate(PAIR, start=1):
+        own = {"address": f"10.50.0.{number}", "prefix": 24, "family": 4, "link_local": False}
+        tables = [tunnel((8472, 4789)[number - 1], ADDRESS[name], "192.168.1.99")]
+        seen = told(seen, name, "health/tables/links", tables)
+        interface = {"name": "vx0", "kind": "physical", "mtu_bytes": 1450, "addresses": [own],
+                     "gloo_address": own["address"]}  # fmt: skip
+        hosts = tuple(
+            replace(each, wanted={**each.wanted, "interface": "vx0"},
+                    interfaces=(*each.interfaces, interface))
+            if each.name == name else each
+            for each in seen.hosts
+        )  # fmt: skip
+        seen = replace(seen, hosts=hosts)
+    dials = tuple(
+        replace(each, interface="vx0", address=f"10.50.0.{1 + PAIR.index(each.target)}",
+                source_address=f"10.50.0.{1 + PAIR.index(each.source)}")
+        for each in seen.dials
+    )  # fmt: skip
+    seen = broken(replace(seen, dials=dials), arrived=False, error="EHOSTUNREACH")
+
+    found = only(seen)
+
+    assert found.hosts == ("attic",)
+    assert "`dstport 8472` of its vxlan vx0, where garage has `dstport 4789`" in found.saw
+    (fix,) = found.fix
+    assert fix.command == (
+        f"ip link del vx0 && ip link add vx0 mtu 1450 type vxlan id 42 remote 192.168.1.99 "
+        f"local {ATTIC} dev eth0 dstport 4789 ttl auto udpcsum && "
+        "ip address add 10.50.0.1/24 dev vx0 && ip link set dev vx0 up"
+    )
+    assert "dstport 8472" in undone(fix)
+
+
+def test_a_frame_that_a_third_host_sends_back_is_told_once_for_all_links() -> None:
+    links = ("garage", "attic"), ("attic", "garage")
+    seen = silent(home(), *links)
+    queues = ["in: action order 1: mirred (Egress Mirror to device eth0) pipe"]
+    seen = told(seen, "study", "health/links/eth0/queues", queues)
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("dial-failed", ("study",))
+    assert "tc qdisc del dev eth0 ingress" in found.fix[0].command
+
+
+def test_a_mirror_to_another_card_disturbs_nobody() -> None:
+    queues = ["in: action order 1: mirred (Egress Mirror to device eth1) pipe"]
+    seen = told(silent(home()), "study", "health/links/eth0/queues", queues)
+
+    assert only(seen).check == "lost-between"
+
+
+def test_who_answers_for_the_address_of_another_is_named() -> None:
+    entry = f"{ATTIC} dev eth0 proxy"
+    seen = in_table(silent(home()), "study", neighbours=[entry])
+
+    found = only(seen)
+
+    assert found.hosts == ("study",)
+    assert lines(found) == [("study", f"ip neighbour del proxy {ATTIC} dev eth0")]
+
+
+def test_a_rule_of_the_kernels_for_some_packets_alone_is_named_if_its_table_leads_away() -> None:
+    rule = "100: from all fwmark 0x77 lookup 300"
+    away = "unicast default dev wg9 table 300 proto boot scope link"
+    seen = in_table(silent(home()), "garage", rules=[rule])
+
+    assert only(seen).check == "lost-between"
+    found = only(in_table(seen, "garage", routes=[away]))
+    assert lines(found) == [("garage", "ip rule del pref 100 from all fwmark 0x77 lookup 300")]
+    assert undone(found.fix[0]) == "ip rule add pref 100 from all fwmark 0x77 lookup 300"
+
+
+def test_a_rule_that_changes_answers_is_why_large_packets_do_not_come() -> None:
+    rule = "tcp sport != 22 tcp flags & (syn | ack) == syn | ack reset tcp option window"
+    table = ["table inet scrub { # handle 3", "chain out { # handle 1", OUTPUT,
+             f"{rule} # handle 4", "}", "}"]  # fmt: skip
+    seen = broken(home(PAIR), "garage", "attic", ("bulk",), rtt_s=0.0003, bulk_bytes=575)
+    seen = told(seen, "attic", "health/firewall", {**OFF, "kind": "nft", "rules": table})
+    seen = told(seen, "garage", "health/firewall", OFF)
+
+    found = only(seen)
+
+    assert found.hosts == ("attic", "garage")
+    assert rule in found.saw
+    assert lines(found) == [("attic", "nft delete rule inet scrub out handle 4")]
+    assert undone(found.fix[0]) == f"nft add rule inet scrub out '{rule}'"
+
+
+@pytest.mark.parametrize(
+    "rule", ["counter", "ip dscp set cs1", "meta mark set 0x1", "tcp option maxseg size set rt mtu"]
+)
+def test_a_rule_that_counts_or_marks_is_no_cause(rule: str) -> None:
+    table = ["table inet stats {", "chain out {", OUTPUT, rule, "}", "}"]
+    seen = broken(home(PAIR), "garage", "attic", ("bulk",), rtt_s=0.0003, bulk_bytes=575)
+    seen = told(seen, "attic", "health/firewall", {**OFF, "kind": "nft", "rules": table})
+
+    assert rule not in only(seen).saw
+
+
+def queued_to_nobody(readers: list[int] | None) -> Examination:
+    old = ["# iptables-legacy-save", "*mangle", ":OUTPUT ACCEPT [0:0]",
+           "-A OUTPUT ! -o lo -p tcp -m tcp ! --sport 22 ! --dport 22 -m conntrack --ctstate NEW "
+           "-j NFQUEUE --queue-num 0", "COMMIT"]  # fmt: skip
+    kind = {**OFF, "kind": "iptables", "rules": old, "readers": readers}
+    return told(silent(home()), "garage", "health/firewall", kind)
+
+
+def test_packets_for_a_program_that_is_gone_are_refused_by_the_rule_of_the_old_iptables() -> None:
+    found = only(queued_to_nobody([]))
+
+    assert (found.check, found.hosts) == ("firewall-out", ("garage",))
+    assert "chain OUTPUT of table ip mangle of the old iptables" in found.saw
+    assert lines(found) == [("garage", f"iptables-legacy -t mangle -I OUTPUT -d {ATTIC} -j ACCEPT")]
+
+
+@pytest.mark.parametrize("readers", [[0], None])
+def test_a_queue_that_somebody_reads_or_may_is_only_suspected(readers: list[int] | None) -> None:
+    found = only(queued_to_nobody(readers))
+
+    assert (found.check, found.hosts) == ("dial-failed", ("garage",))
+    (fix,) = found.fix
+    assert fix.command.startswith("iptables-legacy -t mangle -D OUTPUT '!' -o lo -p tcp")
+
+
+def test_that_no_rule_does_it_is_said_only_where_all_tables_were_read() -> None:
+    seen = silent(home())
+    assert "neither has a rule against it" in only(seen).saw
+
+    unread = told(seen, "attic", "health/tables/entries", None)
+    assert "not read: entries of attic" in only(unread).saw
+    long = told(seen, "attic", "health/firewall/long", {"inet block bad": 100_000})
+    assert "neither has" not in only(long).saw
+
+
+def late(seen: Examination, time_s: float = 0.006) -> Examination:
+    slow = tuple(replace(each, rtt_s=time_s, echo_s=(time_s,) * 10) for each in seen.dials)
+    return replace(seen, dials=slow)
+
+
+def test_a_firewall_through_which_a_packet_takes_long_is_told_where_answers_are_late() -> None:
+    chain = {"inet blocklist bad": 100_000}
+    seen = told(home(PAIR), "attic", "health/firewall/long", chain)
+    assert findings_of(seen) == ()
+
+    found = only(late(seen))
+
+    assert (found.check, found.hosts) == ("slow-link", ("attic", "garage"))
+    assert "each answer takes 6.00 ms" in found.saw
+    assert "100,000 rules in chain inet blocklist bad" in found.saw
+    assert findings_of(late(home(PAIR))) == ()
+
+
+def test_packets_that_carry_little_are_told_with_the_rule_that_makes_them_so() -> None:
+    rule = "tcp flags syn tcp option maxseg size set 88"
+    table = ["table inet mss {", "chain out {", OUTPUT, f"{rule} # handle 9", "}", "}"]
+    seen = told(home(PAIR), "garage", "health/firewall", {**OFF, "kind": "nft", "rules": table})
+    dials = tuple(
+        replace(each, mss_bytes=76 if each.target == "garage" else 1448) for each in seen.dials
+    )
+
+    found = only(replace(seen, dials=dials))
+
+    assert (found.check, found.hosts) == ("slow-link", ("garage", "attic"))
+    assert "a packet carries 76 bytes of data" in found.saw
+    assert lines(found) == [("garage", "nft delete rule inet mss out handle 9")]
+
+
+def test_a_queue_of_loopback_is_named_where_data_does_not_come_there() -> None:
+    seen = told(home(), "attic", "health/loopback", {"127.0.0.1": "ETIME"})
+    queues = ["out: tbf rate 8Kbit burst 1540b lat 2s"]
+    seen = told(seen, "attic", "health/links/lo/queues", queues)
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("loopback", ("attic",))
+    assert "tbf rate 8Kbit" in found.saw
+    assert "tc qdisc del dev lo root" in found.fix[0].command
+
+
+def six(name: str) -> dict[str, Any]:
+    own = {"address": f"fd00::{name}", "prefix": 64, "family": 6, "link_local": False}
+    return {"name": "tailscale0", "kind": "vpn", "mtu_bytes": 1280, "addresses": [own],
+            "gloo_address": own["address"]}  # fmt: skip
+
+
+def without_six(**more: Any) -> Examination:
+    seen = home(PAIR)
+    hosts = []
+    for number, host in enumerate(seen.hosts):
+        kept = tuple(each for each in host.interfaces if each["name"] != "tailscale0")
+        wanted = {**host.wanted, "interface": "tailscale0", "address": None}
+        hosts.append(replace(host, wanted=wanted, interfaces=(*kept, six("1")) if number else kept))
+    seen = replace(seen, hosts=tuple(hosts), dials=(), world=None)
+    return told(seen, "attic", "health/links/tailscale0/mtu_bytes", more.get("mtu", 1280))
+
+
+def test_an_mtu_with_which_there_is_no_ipv6_is_mended_before_the_address() -> None:
+    found = only(without_six(mtu=1200))
+
+    assert "its MTU is 1200, and below 1280 Linux takes IPv6 off" in found.saw
+    first, second = found.fix
+    assert first.command == "ip link set dev tailscale0 mtu 1280"
+    assert undone(first) == "ip link set dev tailscale0 mtu 1200"
+    assert "start the program of the VPN again" in second.command
+
+
+def test_a_setting_that_keeps_ipv6_off_is_taken_back_first() -> None:
+    settings = {"net/ipv6/conf/tailscale0/disable_ipv6": "1"}
+    seen = told(without_six(), "attic", "health/settings", settings)
+
+    assert only(seen).fix[0].command == "sysctl -w net/ipv6/conf/tailscale0/disable_ipv6=0"
+
+
+def test_a_setting_that_has_a_third_host_answer_for_others_is_named() -> None:
+    settings = {"net/ipv4/conf/eth0/proxy_arp": "1"}
+    seen = told(silent(home()), "study", "health/settings", settings)
+
+    assert lines(only(seen)) == [("study", "sysctl -w net/ipv4/conf/eth0/proxy_arp=0")]
+
+
+def busy(**programs: Any) -> Examination:
+    seen = home()
+    cards = {"eth0": {"tx_bit_per_s": 9e8, "rx_bit_per_s": 1e6}}
+    own = {"pid": 77, "command": "backup-push", "address": ADDRESS["study"], "port": 8730,
+           "connections": 24, "tx_bit_per_s": 9e8, "rx_bit_per_s": 0.0, **programs}  # fmt: skip
+    seen = told(seen, "garage", "health/traffic", {"cards": cards, "programs": [own]})
+    there = {"eth0": {"rx_bit_per_s": 9e8, "tx_bit_per_s": 1e6}}
+    other = {**own, "address": GARAGE, "rx_bit_per_s": 9e8, "tx_bit_per_s": 0.0, "pid": 88}
+    return told(seen, "study", "health/traffic", {"cards": there, "programs": [other]})
+
+
+def test_a_program_that_fills_a_link_before_anything_is_sent_is_told_once_with_its_number() -> None:
+    found = only(busy())
+
+    assert (found.check, found.hosts, found.severity) == ("busy-link", ("garage",), "warning")
+    assert (
+        "eth0 of garage sent 900 Mbit/s; `backup-push` (process 77) to study port 8730 over 24 "
+        in (found.saw)
+    )
+    assert found.fix[0].command.endswith("`kill 77`")
+
+
+def test_a_little_of_a_fast_link_is_nobodys_trouble() -> None:
+    seen = told(busy(), "garage", "health/traffic/cards/eth0/tx_bit_per_s", 1e8)
+    assert findings_of(told(seen, "study", "health/traffic", None)) == ()
+
+
+def test_on_a_card_without_a_speed_of_its_own_counts_what_was_left() -> None:
+    seen = told(busy(), "garage", "health/links/eth0/speed_bit_per_s", 10**10)
+    seen = told(seen, "study", "health/traffic", None)
+    assert findings_of(seen) == ()
+
+    bursts = tuple(
+        dial("garage", each, 40_001, "burst", goodput_bytes_per_s=5e6, bulk_bytes=10**6)
+        for each in ("attic", "study")
+    )
+    assert "busy-link" in {
+        each.check for each in findings_of(replace(seen, dials=(*seen.dials, *bursts)))
+    }
