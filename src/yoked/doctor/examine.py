@@ -81,6 +81,7 @@ def look(
             if quick:
                 probes.await_versions(time.monotonic() + _VERSIONS_S)
             else:
+                probes.await_suspects()
                 probes.find_culprits()
             # What is still being imported would only hold up the rest.
             probes.end_trials()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import re
 import sys
 import threading
 import time
@@ -39,6 +40,9 @@ _LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
 # out why one fails, which takes an import of torch or two for each try.
 _STUCK_S, _CULPRITS_S = 8.0, 40.0
+# Variables that Python or torch acts upon when it is imported; and how long that is waited for
+# where one host alone has such a one.
+_ACTED_UPON, _SUSPECT_S = re.compile("(PY)?TORCH|PYTHON|LD_|OMP_|KMP_|MKL_"), 6.0
 _TORCH_KEYS = (
     "python", "python_version", "torch", "torch_path", "numpy", "headers", "build", "cuda_build",
     "gloo", "nccl", "cuda_available", "imported", "error", "no_base", "took_s",
@@ -166,6 +170,12 @@ class HostProbe:
     def found_facts(self) -> Mapping[str, Any]:
         """Its facts, once they are there; none where it does not answer."""
         return self._waiting["facts"].result() or {}
+
+    @property
+    def variables(self) -> set[str]:
+        """Those of its environment, each with its value."""
+        told = (self._waiting["health"].result() or {}).get("environment") or {}
+        return {f"{name}={value}" for name, value in told.items()}
 
     @property
     def found_python(self) -> str | None:
@@ -403,6 +413,16 @@ class HostProbes:
             self._training.result()
         found = {name: probe.trials.get("train") for name, probe in self.here.items()}
         return {name: trial for name, trial in found.items() if trial is not None}
+
+    def await_suspects(self) -> None:
+        """Wait for imports of torch where a variable is set that could keep one from working."""
+        until_s = time.monotonic() + _SUSPECT_S
+        told = {name: each.variables for name, each in self.here.items()}
+        for name, trial in self.trainings().items():
+            others = [own for other, own in told.items() if other != name]
+            odd = [each for each in told[name] if not all(each in own for own in others)]
+            if any(map(_ACTED_UPON.match, odd)):
+                trial.await_any("ready", "failed", until_s=until_s)
 
     def begin_health(self, addresses: Mapping[str, Sequence[str]]) -> None:
         """Ask all that are here for their health. addresses: of each host, by its name."""
