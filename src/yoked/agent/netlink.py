@@ -30,7 +30,8 @@ _ADDRESS = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_TIMES = 1, 2, 6
 _TIMES = struct.Struct("=IIII")
 _FOREVER = 0xFFFFFFFF
-_RTA_DESTINATION, _RTA_INTERFACE, _RTA_GATEWAY, _RTA_SOURCE, _RTA_HOPS = 1, 4, 5, 7, 9
+_RTA_DESTINATION, _RTA_FROM, _RTA_INTERFACE, _RTA_GATEWAY, _RTA_SOURCE = 1, 2, 4, 5, 7
+_RTA_HOPS = 9
 _RTA_METRICS, _RTA_TABLE, _RTA_PROTOCOL, _RTA_TARGET_PORT = 8, 15, 27, 29
 # Those of linux/rtnetlink.h that shape what is sent, by the words of ip-route(8).
 _METRICS = {
@@ -125,9 +126,10 @@ def can_ask() -> bool:
     return hasattr(socket, "AF_NETLINK")
 
 
-def interface_to(address: str, port: int | None = None) -> str | None:
-    """The interface by which the kernel would send to an address. port: of TCP there; None: any.
-    Rules may send some ports another way.
+def interface_to(address: str, port: int | None = None, source: str | None = None) -> str | None:
+    """The interface by which the kernel would send to an address. port: of TCP there; source: the
+    address from which; None: any. Rules may send some ports, or what is from some addresses,
+    another way.
 
     Raises OSError, ENETUNREACH where there is no way.
     """
@@ -135,15 +137,17 @@ def interface_to(address: str, port: int | None = None) -> str | None:
     if port is not None:
         more = _attribute(_RTA_PROTOCOL, bytes([socket.IPPROTO_TCP]))
         more += _attribute(_RTA_TARGET_PORT, port.to_bytes(2, "big"))
-    for content in _ask_way(address, 0, more):
+    for content in _ask_way(address, 0, more, source):
         index = attributes(content[_ROUTE.size :]).get(_RTA_INTERFACE)
         return None if index is None else _name(int.from_bytes(index, sys.byteorder))
     raise OSError("the kernel did not say")
 
 
-def route_to(address: str) -> Route:
-    """The route that the kernel takes for an address. Raises OSError where there is none."""
-    for content in _ask_way(address, _THE_ROUTE):
+def route_to(address: str, source: str | None = None) -> Route:
+    """The route that the kernel takes for an address; source: from which. Raises OSError where
+    there is none.
+    """
+    for content in _ask_way(address, _THE_ROUTE, source=source):
         told = attributes(content[_ROUTE.size :])
         _, prefix, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(content)
         number = told.get(_RTA_TABLE)
@@ -161,10 +165,15 @@ def route_to(address: str) -> Route:
     raise OSError("the kernel did not say")
 
 
-def _ask_way(address: str, flags: int, more: bytes = b"") -> Iterator[bytes]:
+def _ask_way(
+    address: str, flags: int, more: bytes = b"", source: str | None = None
+) -> Iterator[bytes]:
     found = ip_address(address)
     family = socket.AF_INET if found.version == 4 else socket.AF_INET6
-    head = _ROUTE.pack(family, found.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
+    source_bits = 0 if source is None else found.max_prefixlen
+    if source is not None:
+        more += _attribute(_RTA_FROM, ip_address(source).packed)
+    head = _ROUTE.pack(family, found.max_prefixlen, source_bits, 0, 0, 0, 0, 0, flags)
     return ask(ROUTE, _GET_ROUTE, 0, head + _attribute(_RTA_DESTINATION, found.packed) + more)
 
 

@@ -93,13 +93,13 @@ def _way(address: str, known: Sequence[netlink.Neighbour]) -> dict[str, Any]:
     try:
         way["source"] = source_of(address)
         if netlink.can_ask():
-            way["interface"] = netlink.interface_to(address, _HIGH_PORT)
+            way["interface"] = netlink.interface_to(address, _HIGH_PORT, way["source"])
     except OSError as problem:
         way["error"] = _symbol(problem)
     else:
         way.update(_sent(address))
     if netlink.can_ask():
-        way.update(_route(address))
+        way.update(_route(address, way["source"]))
     met = [each for each in known if each.address == address]
     # An address may be known on several interfaces, and be there on one.
     there = [each for each in met if each.interface == way["interface"]] or met
@@ -124,9 +124,9 @@ def _sent(address: str) -> dict[str, Any]:
     return found
 
 
-def _route(address: str) -> dict[str, Any]:
+def _route(address: str, source: str | None) -> dict[str, Any]:
     try:
-        found = netlink.route_to(address)
+        found = netlink.route_to(address, source)
     except OSError:
         return {}
     return {

@@ -301,7 +301,7 @@ def _nft(
     """A rule at the top of every chain that drops: to be accepted by one is not enough."""
     for match in _matches(peers, direction):
         # Of family ip, a chain knows no address of IPv6, nor the other way round.
-        families = ("inet", "netdev", match.partition(" ")[0])
+        families = ("inet", "netdev", "bridge", match.partition(" ")[0])
         own = [each for each in found if each.family in families]
         line = _inserted(own, match) if own else _into_every_chain(match, direction)
         yield Fix(host, line, root=True, undo=_WITHOUT_OURS)

@@ -17,7 +17,8 @@ _Ports = tuple[int, int]
 @dataclass(frozen=True)
 class Packet:
     """The first packet of a TCP connection, or the answer to it. Ports: (lowest, highest) that it
-    may have. interface: by which it comes in, or leaves.
+    may have. interface: by which it comes in, or leaves; below: those that its frame goes through
+    there too; bridged: a bridge of the host's hands it on.
     """
 
     source: str
@@ -26,6 +27,8 @@ class Packet:
     target_ports: _Ports
     interface: str
     answer: bool = False
+    below: tuple[str, ...] = ()
+    bridged: bool = False
 
     @property
     def is_six(self) -> bool:
@@ -165,6 +168,9 @@ def _interface(tokens: Tokens, packet: Packet, *, is_its: bool) -> bool | None:
         return packet.interface == name
 
     asked = _compare(tokens, ask)
+    if packet.bridged:
+        # A bridge's rules name its ports.
+        return None
     # Where it comes in a packet leaves by none yet, and nothing is equal to that.
     return asked if is_its else None if asked is None or asked else False
 

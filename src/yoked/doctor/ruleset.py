@@ -112,10 +112,12 @@ class _Base:
     def concerns(self, packet: Packet) -> bool:
         """Whether the kernel calls it for a packet."""
         chain = self.chain
-        if chain.family in ("arp", "bridge") or chain.family == ("ip" if packet.is_six else "ip6"):
+        if chain.family == "arp" or chain.family == ("ip" if packet.is_six else "ip6"):
             return False
-        if self.devices and packet.interface not in self.devices:
+        if self.devices and not {packet.interface, *packet.below} & {*self.devices}:
             return False
+        if chain.family == "bridge":
+            return packet.bridged
         if chain.kind != "nat":
             return True
         # Addresses are changed of the first packet of a connection, where the kernel first meets
@@ -169,7 +171,10 @@ def _walks(
 ) -> Iterator[_Walk]:
     read = _read(tuple(rules))
     for base in read.bases:
-        if base.chain.hook in HOOKS[direction] and base.concerns(packet):
+        hooks = HOOKS[direction]
+        if base.chain.family == "bridge":
+            hooks = (*hooks, "forward")
+        if base.chain.hook in hooks and base.concerns(packet):
             walk = _Walk(read, base, packet, direction, readers)
             walk.go()
             yield walk

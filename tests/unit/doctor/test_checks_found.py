@@ -9,6 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.doctor.builders import (
     ADDRESS,
+    INPUT,
     MAC,
     NAMES,
     PORTS,
@@ -303,6 +304,9 @@ CASES = (
     Case("connection-rate", dialled("attic", "garage", ports=PORTS[1:])),
     Case("connection-rate", dialled("attic", "garage", purposes=("bulk", "rendezvous"))),
     Case("rendezvous-port", dialled("attic", "garage", ports=(RENDEZVOUS,)), severity="warning"),
+    Case("rendezvous-port", lambda: told(
+        dialled("attic", "garage", ports=(RENDEZVOUS,))(), "garage", "health/firewall",
+        firewall("nft", ["table inet s {", "chain i {", INPUT, "ct count over 1 drop", "}", "}"]))),
     Case("conntrack-full", said("health/kernel/conntrack_count", 262_144)),
     Case("conntrack-full", lambda: told(
         said("health/settings", FORGETS)(), "garage", "health/firewall",

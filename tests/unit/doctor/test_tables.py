@@ -401,3 +401,73 @@ def test_on_a_card_without_a_speed_of_its_own_counts_what_was_left() -> None:
     assert "busy-link" in {
         each.check for each in findings_of(replace(seen, dials=(*seen.dials, *bursts)))
     }
+
+
+# A host whose cable is a port of a bridge, as one with virtual machines has it.
+BRIDGED = [
+    "eth0 at vnet0 mtu 1500 veth",
+    "vnet0 at eth0 mtu 1500 master br0 veth bridge_slave",
+    "lan0 mtu 1500 master br0 bridge_slave",
+    "br0 mtu 1500 bridge",
+]
+
+
+def bridged(seen: Examination) -> Examination:
+    return told(seen, "garage", "health/tables/links", BRIDGED)
+
+
+def test_a_queue_of_the_cable_below_a_bridge_is_on_the_way() -> None:
+    burst = dial("garage", "attic", 40_001, "burst", goodput_bytes_per_s=2e5, bulk_bytes=200_000)
+    seen = home(PAIR)
+    seen = bridged(replace(seen, dials=(*seen.dials, burst)))
+    shaper = {"up": True, "queues": ["out: tbf rate 2Mbit burst 8Kb lat 200ms"]}
+
+    assert "tc qdisc del dev lan0 root" in (
+        only(told(seen, "garage", "health/links/lan0", shaper)).fix[0].command
+    )
+    # What the other end of a pair sends comes in at eth0.
+    assert "tbf" not in only(told(seen, "garage", "health/links/vnet0", shaper)).saw
+
+
+def test_a_rule_of_the_bridge_is_found_and_opened_in_its_own_chain() -> None:
+    rules = ["table bridge f {", "chain f {", INPUT.replace("input", "forward"),
+             'iifname "vnet0" ip protocol tcp drop', "}", "}"]  # fmt: skip
+    seen = told(bridged(silent(home())), "garage", "health/firewall", {**OFF, "rules": rules})
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("firewall-out", ("garage",))
+    assert f"nft insert rule bridge f f ip daddr {ATTIC} accept" in found.fix[0].command
+    alone = told(silent(home()), "garage", "health/firewall", {**OFF, "rules": rules})
+    assert only(alone).check == "lost-between"
+
+
+def test_a_pair_with_both_ends_in_one_bridge_is_opened() -> None:
+    ring = ["l0 at l1 mtu 1500 master br0 veth bridge_slave",
+            "l1 at l0 mtu 1500 master br0 veth bridge_slave"]  # fmt: skip
+    seen = in_table(silent(home()), "study", links=[*BRIDGED, *ring])
+
+    found = only(seen)
+
+    assert found.hosts == ("study",)
+    assert lines(found) == [("study", "ip link set dev l1 nomaster")]
+
+
+def test_a_neighbour_that_was_told_for_good_is_forgotten_whatever_the_kernel_calls_that() -> None:
+    seen = silent(home())
+    seen = told(seen, "garage", f"health/routes/{ATTIC}/neighbour", "noarp")
+    seen = told(seen, "garage", f"health/routes/{ATTIC}/mac", "02:00:00:00:00:99")
+
+    assert only(seen).check == "wrong-neighbour"
+
+
+def test_a_limit_of_connections_that_hits_the_rendezvous_by_chance_is_an_error() -> None:
+    rules = ["table inet slow {", "chain in {", INPUT, "ct count over 1 drop", "}", "}"]
+    seen = broken(home(PAIR), "garage", "attic", ("rendezvous",))
+    seen = told(seen, "attic", "health/firewall", {**OFF, "kind": "nft", "rules": rules})
+
+    found = only(seen)
+
+    assert (found.check, found.severity) == ("rendezvous-port", "error")
+    assert "perhaps by `ct count over 1 drop`" in found.saw
+    assert "nft insert rule inet slow in" in found.fix[0].command

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yoked.doctor.checks.links import Link, failing, reached
 from yoked.doctor.checks.query import at, chosen_interface, part
+from yoked.doctor.checks.tables import is_bridged, on_the_way
 from yoked.doctor.firewalls import cards_refused, changing, drops_outgoing, refusals
 from yoked.doctor.ipsec import Policy, policy_against
 from yoked.doctor.packets import Packet
@@ -158,10 +159,17 @@ def _data_passages(seen: Examination, dial: Dial, *, answer: bool = True) -> Ite
     for number, (first, second, ends) in enumerate(ways):
         # What comes back to the first packet is an answer to it.
         is_answer = answer or number > 0
-        leaves = Packet(*ends, _device(seen, first), answer=is_answer)
-        comes = Packet(*ends, _device(seen, second), answer=is_answer)
+        leaves = _through(Packet(*ends, _device(seen, first), answer=is_answer), first)
+        comes = _through(Packet(*ends, _device(seen, second), answer=is_answer), second)
         yield _Passage(first, "out", leaves, ends[1])
         yield _Passage(second, "in", comes, ends[0])
+
+
+def _through(packet: Packet, host: HostSeen) -> Packet:
+    """A packet with what its frame goes through on a host."""
+    way = on_the_way(host, packet.interface)
+    below = tuple(name for name, comes_in in way.items() if not comes_in)
+    return replace(packet, below=below[1:], bridged=is_bridged(host, way))
 
 
 def _ports_of(host: HostSeen) -> tuple[int, int]:
@@ -197,7 +205,8 @@ def _passages(link: Link) -> Iterator[_Passage]:
             if answer
             else Packet(own, other, (low, high), dialled, interface)
         )
-        return _Passage(host, direction, packet, other if host == source else own)
+        peer = other if host == source else own
+        return _Passage(host, direction, _through(packet, host), peer)
 
     if dial.arrived is not True or dial.arrived_from is not None:
         yield place(source, "out", answer=False)

@@ -9,8 +9,9 @@ from yoked.agent.settings import SETTINGS
 from yoked.agent.virtual import WSL_CREATOR
 from yoked.doctor import firewalls
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.blame import blame
 from yoked.doctor.checks.link_groups import Group, groups
-from yoked.doctor.checks.links import reached
+from yoked.doctor.checks.links import Link, reached
 from yoked.doctor.checks.path import cause_of, stop_first
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.checks.verdicts import verdicts
@@ -294,8 +295,9 @@ def connection_rate(seen: Examination) -> Iterator[Match]:
     "rendezvous-port",
     question="Is the usual port of torchrun open?",
     reads=("dials",),
-    severity="warning",
-    saw="{firewall} on {host} closes port {port} to {sources:list} ({error}); high ports are open",
+    severity="error",
+    saw="{firewall} on {host} closes port {port} to {sources:list} ({error}); high ports are open"
+    "{rule}",
     why="torchrun with --master_port={port} ends with `client socket has timed out`; yoked "
     "takes a free port",
     symptom="`The client socket has timed out after 60s` with torchrun by hand.",
@@ -323,11 +325,18 @@ def rendezvous_port(seen: Examination) -> Iterator[Match]:
             continue
         sources = [each.source_address for each in failed if each.source_address]
         told = part(target, "firewall")
+        link = Link(seen, seen.host(first.source), target, (first,))
+        guilty = blame(link)
+        found = guilty.found if guilty and guilty.host == target.name else ()
+        counts = bool(found) and firewalls.limits_rate(told, found)
         yield Match(
             target.name,
-            *firewalls.allow(target.name, told, sources),
+            *firewalls.allow(target.name, told, sources, found=found),
             link=(first.source, target.name) if len(failed) == 1 else None,
-            firewall=firewalls.name_of(told),
+            # A rule that counts closes whichever port comes late.
+            severity="error" if counts else "warning",
+            firewall=firewalls.held_by(told, found),
+            rule=f"; perhaps by {found[0].words}" if found else "",
             port=first.port,
             sources=[each.source for each in failed],
             error=first.error,

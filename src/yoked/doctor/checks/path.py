@@ -21,7 +21,7 @@ from yoked.doctor.checks.blame import (
     changed_by_rules,
 )
 from yoked.doctor.checks.query import at, chosen_address, chosen_interface, mapping, part
-from yoked.doctor.checks.tables import End, disturbers, entries_near
+from yoked.doctor.checks.tables import End, disturbers, entries_near, on_the_way
 from yoked.doctor.firewalls import allow, held_by, long_chains
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import plain_route
@@ -215,7 +215,7 @@ def _disturbing(seen: Examination, dial: Dial) -> Iterator[Oddity]:
         links = mapping(part(host, "links"))
         for line in _lines(links, device, "in"):
             sent_on = _SENT_ON.search(line)
-            if sent_on and sent_on[1] in _with_lower(links, device):
+            if sent_on and sent_on[1] in on_the_way(host, device):
                 yield _queue(host, device, "in", line, "")
         yield from _settings(seen, host, device, "both", "disturbs")
 
@@ -264,14 +264,15 @@ def _long_chains(host: str, told: Any) -> Iterator[Oddity]:
 
 
 def _queues(
-    seen: Examination, host: HostSeen, device: str, side: Side, dial: Dial, symptom: Symptom
+    seen: Examination, host: HostSeen, device: str, toward: Side, dial: Dial, symptom: Symptom
 ) -> Iterator[Oddity]:
     links = mapping(part(host, "links"))
     usual = _usual_lines(seen, host)
     # Bursts to all others come at once.
     share = 1 / max(1, len(seen.up) - 1) if dial.purpose == "burst" else 1.0
     most_rate = _NEAR * (dial.goodput_bytes_per_s or 0.0) / share
-    for name in _with_lower(links, device):
+    for name, comes_in in on_the_way(host, device).items():
+        side = toward if not comes_in else "in" if toward == "out" else "out"
         frame_bytes = int(at(links.get(name), "mtu_bytes") or 1500) + _FRAME_HEADER_BYTES
         for line in _lines(links, name, side):
             through = _REDIRECT.search(line) if side == "in" else None
@@ -294,15 +295,6 @@ def _queue(host: HostSeen, name: str, side: Side, line: str, through: str) -> Od
     )
     away = by_hand(host.name, "`{lines}` takes it away, if nobody needs it", lines=lines)
     return Oddity("queue", host.name, f"`{one_line(line)}` for {where}", (away,))
-
-
-def _with_lower(links: Mapping[str, Any], device: str) -> list[str]:
-    """An interface, and those that it lies over."""
-    found = [device]
-    for name in found:
-        own = at(links.get(name), "lower") or ()
-        found += [each for each in own if each not in found]
-    return found
 
 
 def _lines(links: Mapping[str, Any], device: str, side: Side) -> list[str]:

@@ -24,7 +24,7 @@ from yoked.doctor.checks.query import (
     prefix_of,
 )
 from yoked.doctor.checks.tables import deciding_route, rules_before
-from yoked.doctor.checks.verdicts import FORBIDDEN, strays
+from yoked.doctor.checks.verdicts import BY_HAND, FORBIDDEN, strays
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import (
     FIRST_RULE,
@@ -187,7 +187,7 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
         fixed = {
             each: part(group.host, "routes", each, "mac")
             for each in group.peer_addresses
-            if part(group.host, "routes", each, "neighbour") == "permanent"
+            if part(group.host, "routes", each, "neighbour") in BY_HAND
         }
         yield group.match(
             *(

@@ -8,7 +8,7 @@ what these very packets meet.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
@@ -105,6 +105,19 @@ def disturbers(seen: Examination, wanted: Sequence[str]) -> Iterator[Entry]:
                 said = ["proxy", words[0], "dev", device]
                 fix = drop_entry(host.name, said, *_ip(words[0]), "neighbour")
                 yield Entry(host.name, f"the entry `{line}` of its neighbours", (fix,))
+        yield from _rings(host)
+
+
+def _rings(host: HostSeen) -> Iterator[Entry]:
+    """Pairs of which both ends are ports of one bridge: what comes in goes round without end."""
+    told = _words_of(host)
+    for name, words in told.items():
+        master, other = _values(words, "master"), next(iter(_values(words, "at")), "")
+        closed = "veth" in words and master and master == _values(told.get(other, ()), "master")
+        if closed and other < name and "stp_state" not in told.get(master[0], ()):
+            opened = ("nomaster",), ("master", master[0])
+            words_of = f"both ends of a pair, {other} and {name}, are ports of {master[0]}"
+            yield Entry(host.name, words_of, (set_link(host.name, name, *opened),))
 
 
 def deciding_route(host: HostSeen, peer: str) -> tuple[str, Fix] | None:
@@ -280,16 +293,28 @@ def _words_of(host: HostSeen) -> dict[str, list[str]]:
     return {words[0]: words[1:] for words in lines if words}
 
 
-def _on_the_way(host: HostSeen, device: str) -> list[str]:
-    """A device, what it lies over, and the bridges and their ports that it leads through."""
+def on_the_way(host: HostSeen, device: str) -> dict[str, bool]:
+    """A device, what it lies over, and the bridges and their ports that it leads through, each with
+    whether what the device sends comes in there: at the other end of a pair.
+    """
     told, links = _words_of(host), mapping(part(host, "links"))
-    found = [device]
-    for name in found:
+    found, left = {device: False}, [device]
+    for name in left:
         words = told.get(name, [])
-        near = [*(at(links.get(name), "lower") or ()), *_values(words, "at", "master")]
+        near = [*(at(links.get(name), "lower") or ()), *_values(words, "master")]
         near += [each for each, own in told.items() if name in _values(own, "master")]
-        found += [each for each in near if each not in found]
+        is_pair = "veth" in words
+        for each in [*near, *_values(words, "at")]:
+            if each not in found:
+                found[each] = is_pair and each in _values(words, "at")
+                left.append(each)
     return found
+
+
+def is_bridged(host: HostSeen, devices: Iterable[str]) -> bool:
+    """Whether one of some interfaces is a port of a bridge."""
+    told = _words_of(host)
+    return any("bridge_slave" in told.get(name, ()) for name in devices)
 
 
 def _values(words: Sequence[str], *names: str) -> list[str]:
@@ -313,7 +338,7 @@ def _interfaces(end: End) -> Iterator[Entry]:
         if named in usual or (named == "NOARP" and kind == "vpn"):
             continue
         yield _set(name, end.device, words, on, back)
-    for port in _on_the_way(end.host, end.device):
+    for port in on_the_way(end.host, end.device):
         for option, value in _options_of(told.get(port, [])):
             on = ("type", "bridge_slave", option)
             words = f"{option} {value}"

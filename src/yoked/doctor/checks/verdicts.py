@@ -42,6 +42,8 @@ from yoked.records.examination import Examination, HostSeen
 FORBIDDEN = {"EACCES": "prohibit", "EINVAL": "blackhole", "EHOSTUNREACH": "unreachable"}
 # Anything else that it says to a question for the way is not about routes.
 _NO_WAY = frozenset({"ENETUNREACH", *FORBIDDEN})
+# How the kernel knows a neighbour that somebody told it. On a tunnel nobody is asked for a card.
+BY_HAND = frozenset({"permanent", "noarp"})
 # That nobody hears the other is no cause.
 _UNEXPLAINED = frozenset({"dial-failed", "lost-between", "silent-neighbour", "client-isolation",
                           "router-between"})  # fmt: skip
@@ -206,7 +208,7 @@ def _behind_nat(way: Link) -> str | None:
 
 def _neighbour(way: Link) -> str | None:
     """The source was told by hand which network card the target has."""
-    if way.way("neighbour") != "permanent":
+    if way.way("neighbour") not in BY_HAND:
         return None
     others = {
         at(part(host, "routes", way.address), "mac") for host in way.seen.up if host != way.source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from yoked.doctor.iptables_save import OLD
 from yoked.doctor.repairs.base import as_root, by_hand, repair
@@ -106,15 +107,15 @@ def drop_rule(host: str, found: Suspect) -> Fix:
 def delete_rule(host: str, found: Suspect) -> Fix:
     """Delete a rule of nft's by its number."""
     place = command_line(found.chain.family, found.chain.table, found.inside)
-    known = _RULE.fullmatch(found.rule) is not None
-    return as_root(
+    fix = as_root(
         host,
         "nft delete rule {place} handle {number}",
-        "nft add rule {place} {rule}" if known else None,
+        "nft add rule {place} {rule}",
         place=place,
         number=found.origin,
         rule=found.rule,
     )
+    return fix if _RULE.fullmatch(found.rule) else replace(fix, undo=None)
 
 
 @repair
