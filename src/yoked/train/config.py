@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from yoked.errors import UsageError
 from yoked.train.limits import (
+    LENGTHS,
     Attention,
     Balance,
     Compile,
@@ -363,14 +364,20 @@ class TrainConfig:
             )
 
     def _normalise(self) -> None:
-        """Turn the spellings of "not given" that nanochat has into None."""
-        for name in ("num_iterations", "total_batch_size", "resume_from_step"):
-            if getattr(self, name) == -1:
-                object.__setattr__(self, name, None)
+        """Turn the spellings of "not given" that nanochat has into the default, as if not named."""
+        absent = {
+            name
+            for name in ("num_iterations", "total_batch_size", "resume_from_step")
+            if getattr(self, name) == -1
+        }
         if self.target_flops is not None and self.target_flops <= 0:
-            object.__setattr__(self, "target_flops", None)
+            absent.add("target_flops")
+        for name in absent:
+            object.__setattr__(self, name, None)
         if self.device_type == "":
+            absent.add("device_type")
             object.__setattr__(self, "device_type", "auto")
+        object.__setattr__(self, "passed", (self.passed or frozenset()) - absent)
         if self.window_pattern is not None:
             object.__setattr__(self, "window_pattern", self.window_pattern.upper())
 
@@ -440,6 +447,12 @@ class TrainConfig:
             and (field.name in (self.passed or ()) or getattr(self, field.name) != field.default)
         }
 
+    def changes(self) -> dict[str, Any]:
+        """`given`, and None for each length of the run that one of these takes the place of."""
+        given = self.given()
+        replaced = LENGTHS if any(name in given for name in LENGTHS) else ()
+        return {**dict.fromkeys(replaced), **given}
+
     def on_top_of(self, saved: TrainConfig, *, world_size: int | None = None) -> TrainConfig:
         """The configuration of a resumed run: the saved one, with what is given now.
 
@@ -458,7 +471,7 @@ class TrainConfig:
             "tables": self.tables,
             "verbose": self.verbose,
         }
-        return dataclasses.replace(saved, **{**self.given(), **own})
+        return dataclasses.replace(saved, **{**self.changes(), **own})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data from which `from_dict` makes an equal configuration."""

@@ -194,16 +194,12 @@ def _expected(kinds: Collection[Any]) -> str:
 
 def _on_top(config: TrainConfig, below: TrainConfig) -> TrainConfig:
     """What the command line names, on what the file says."""
-    given = config.given()
-    changes = dict(given)
-    if any(name in given for name in LENGTHS):
-        changes = {**dict.fromkeys(LENGTHS), **given}
-    repeats = below.repeats
+    given, repeats = config.given(), below.repeats
     if any(name in given and given[name] != getattr(below, name) for name in _MEASURED_FOR):
         repeats = None
     passed = ((below.passed or frozenset()) | (config.passed or frozenset())) - {"config_file"}
     return dataclasses.replace(
-        below, **{**changes, "config_file": None, "repeats": repeats, "passed": passed}
+        below, **{**config.changes(), "config_file": None, "repeats": repeats, "passed": passed}
     )
 
 

@@ -184,7 +184,8 @@ def check_length(values: Mapping[str, Any]) -> None:
         return
     if parse_duration_s(values["duration"], "--for") <= 0:
         raise UsageError(f"--for {values['duration']}: no time", fix="--for 8h")
-    others = [name for name in LENGTHS[:-1] if values[name] is not None]
+    # A ratio of -1 is nanochat's way to switch it off.
+    others = [name for name in LENGTHS[:-1] if (values[name] or 0) > 0]
     if others:
         flag = "--" + others[0].replace("_", "-")
         raise UsageError(f"--for and {flag} both say how long to train", fix="give one of them")

@@ -209,6 +209,43 @@ def test_what_was_named_travels_with_a_configuration_and_its_copies(tmp_path: Pa
     assert there.given() == config.given() == {"seed": 42, "resume": True, "run": "a"}
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"num_iterations": 100}, {"target_flops": 1e15}),
+        ({"num_iterations": 100}, {"target_param_data_ratio": 20.0}),
+        ({"target_flops": 1e15}, {"num_iterations": 200}),
+    ],
+)
+def test_a_length_that_is_given_now_takes_the_place_of_the_runs(
+    before: dict[str, Any], now: dict[str, Any]
+) -> None:
+    resumed = TrainConfig(resume=True, **now).on_top_of(TrainConfig(**before))
+
+    assert {name: getattr(resumed, name) for name in (*before, *now)} == {
+        **dict.fromkeys(before),
+        **now,
+    }
+
+
+def test_what_nanochat_spells_as_not_given_changes_nothing_on_a_resumed_run() -> None:
+    saved = TrainConfig(num_iterations=100, total_batch_size=2048, max_seq_len=512)
+
+    now = TrainConfig(resume=True, num_iterations=-1, total_batch_size=-1, target_flops=-1.0)
+
+    assert now.given() == {"resume": True}
+    assert (now.on_top_of(saved).num_iterations, now.on_top_of(saved).total_batch_size) == (
+        100,
+        2048,
+    )
+
+
+def test_a_ratio_that_is_switched_off_says_no_length_beside_for() -> None:
+    assert TrainConfig(duration="8h", target_param_data_ratio=-1).duration == "8h"
+    with pytest.raises(UsageError, match="--for and --target-param-data-ratio"):
+        TrainConfig(duration="8h", target_param_data_ratio=20)
+
+
 def test_flags_are_what_a_command_line_names() -> None:
     assert parse(["--seed=42", "--depth", "4"]).given() == {"seed": 42, "depth": 4}
     assert parse([]).given() == {}
