@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE
+from yoked.costmodel.model_shape import MOST_LAYERS
 from yoked.errors import UsageError
 from yoked.units import parse_duration_s
 
@@ -50,16 +51,23 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("keep_last", 1),
     ("resume_from_step", 0),
 )
+# Whole numbers of 64 bits: torch takes no larger seed, and a float bears what is divided.
+_MOST_WHOLE = 2**63 - 1
+_AT_MOST = {"depth": MOST_LAYERS}
 
 
 def check_numbers(values: Mapping[str, Any]) -> None:
     """Raise UsageError for the first number that cannot be meant. values: by field."""
     for name, least in _AT_LEAST:
-        value = values[name]
+        value, flag = values[name], "--" + name.replace("_", "-")
+        if value is None:
+            continue
         # `not >=` rather than `<`: it refuses NaN too.
-        if value is not None and not value >= least:
-            flag = "--" + name.replace("_", "-")
+        if not value >= least:
             raise UsageError(f"{flag} {value} is too small", fix=f"give {least} or more")
+        most = _AT_MOST.get(name, _MOST_WHOLE)
+        if isinstance(value, int) and value > most:
+            raise UsageError(f"{flag} {value} is too large", fix=f"give {most} or less")
     for name in ("target_flops", "target_param_data_ratio"):
         value = values[name]
         if value is not None and not math.isfinite(value):
@@ -158,6 +166,7 @@ def check_choices(values: Mapping[str, Any]) -> None:
         ("--balance", values["balance"], get_args(Balance)),
         ("--sync", values["sync"], get_args(Sync)),
         ("--lm-head", values["lm_head"], get_args(LmHead)),
+        ("--tables", values["tables"], get_args(Tables)),
     ):
         require_known(flag, value, known)
     if values["threads"] != "auto" and not (
