@@ -49,6 +49,11 @@ EVALUATION = "Evaluation and checkpoints"
 RUN = "Run"
 ELSEWHERE = "Flags of nanochat that yoked only takes note of"
 _GROUPS = (MODEL, DATA, LENGTH, BATCH, RANKS, OPTIMIZER, EVALUATION, RUN, ELSEWHERE)
+# nanochat's spellings of "not given".
+_NOT_GIVEN = {
+    **dict.fromkeys(("num_iterations", "total_batch_size", "resume_from_step"), -1),
+    "device_type": "",
+}
 
 
 # A rank reads its configuration from a file, and would wait a tenth of a second for cyclopts: the
@@ -365,18 +370,11 @@ class TrainConfig:
 
     def _normalise(self) -> None:
         """Turn the spellings of "not given" that nanochat has into the default, as if not named."""
-        absent = {
-            name
-            for name in ("num_iterations", "total_batch_size", "resume_from_step")
-            if getattr(self, name) == -1
-        }
+        absent = {name for name, spelling in _NOT_GIVEN.items() if getattr(self, name) == spelling}
         if self.target_flops is not None and self.target_flops <= 0:
             absent.add("target_flops")
         for name in absent:
-            object.__setattr__(self, name, None)
-        if self.device_type == "":
-            absent.add("device_type")
-            object.__setattr__(self, "device_type", "auto")
+            object.__setattr__(self, name, self.__dataclass_fields__[name].default)
         object.__setattr__(self, "passed", (self.passed or frozenset()) - absent)
         if self.window_pattern is not None:
             object.__setattr__(self, "window_pattern", self.window_pattern.upper())
@@ -384,7 +382,7 @@ class TrainConfig:
     @property
     def share_weights(self) -> tuple[int, ...] | None:
         """Parts of a step's rows by rank; None: equal parts."""
-        return None if self.shares is None else tuple(int(part) for part in self.shares.split(":"))
+        return None if self.shares is None else tuple(map(int, self.shares.split(":")))
 
     @property
     def local_ranks(self) -> int:
@@ -475,16 +473,13 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data from which `from_dict` makes an equal configuration."""
-        values = dataclasses.asdict(self)
-        values["passed"] = sorted(self.passed or ())
+        values = {**dataclasses.asdict(self), "passed": sorted(self.passed or ())}
         return {key: str(v) if isinstance(v, Path) else v for key, v in values.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
         """The configuration that `to_dict` wrote; an unknown key is a UsageError."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
+        if unknown := sorted(values.keys() - {field.name for field in dataclasses.fields(cls)}):
             raise UsageError(
                 f"a configuration of another version of yoked: it has {', '.join(unknown)}",
                 fix="use the version that wrote it",

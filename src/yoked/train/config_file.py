@@ -11,12 +11,12 @@ import json
 import re
 import tomllib
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from yoked.errors import UsageError
-from yoked.shape import misfit
+from yoked.shape import amount, misfit
 from yoked.train.config import TrainConfig
 from yoked.train.limits import LENGTHS
 
@@ -47,13 +47,29 @@ _OF_A_START = (
 _MEASURED_FOR = (*OF_THE_MODEL, "dtype", "device_type", "total_batch_size", "data")
 # A file cannot say where it is, and stdout is settled before it is read.
 _LINE_ALONE = ("config", "json")
+# Of a run.json, which may be anybody's: what is read of it here, and by the ranks.
+_RANK = {"name": str, "rank": amount}
+_BACKENDS = {"forward": str, "grad_input": str, "grad_weight": str}
 _RECORD = {
-    "config": dict,
-    "hosts": [{"name": str, "rank": int, "dtype": str, "compute": dict}],
-    "idle_hosts": [{"name": str, "rank": int}],
-    "model": {"n_layer": int, "n_embd": int, "n_head": int, "sequence_len": int},
-    "horizon": {"total_batch_size": int, "num_iterations": int},
-    "rows?": [int],
+    "config": {"passed?": [str]},
+    "hosts": [
+        {
+            **_RANK,
+            "dtype": str,
+            "tables_dtype": str,
+            "compute": {"layers": _BACKENDS, "head": _BACKENDS, "attention": str},
+        }
+    ],
+    "idle_hosts": [_RANK],
+    "model": {
+        "n_layer": amount,
+        "n_embd": amount,
+        "n_head": lambda value: amount(value) and value > 0,
+        "sequence_len": amount,
+        "window_pattern": str,
+    },
+    "horizon": {"total_batch_size": amount, "num_iterations": amount},
+    "rows?": [amount],
 }
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -94,7 +110,8 @@ def with_config_file(config: TrainConfig, others: type | None = None) -> FileFla
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        # Editors of Windows begin a file with a byte order mark.
+        text = path.read_text(encoding="utf-8-sig")
         content = tomllib.loads(text) if path.suffix == ".toml" else _json_or_toml(text)
     except OSError as problem:
         raise UsageError(
@@ -207,7 +224,7 @@ def repeated(record: Mapping[str, Any], path: Path) -> TrainConfig:
     """The configuration of a run that repeats another, by its run.json, with all that it chose."""
     if (why := misfit(dict(record), _RECORD)) is not None:
         raise UsageError(f"--config {path} is no run's record: {why}", fix="name a run.json")
-    saved = TrainConfig.from_dict(record["config"])
+    saved = TrainConfig.from_dict(dict(_plain(record["config"], f"--config {path}")))
     fresh: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(TrainConfig)}
     started: dict[str, Any] = {name: fresh[name] for name in _OF_A_START}
     passed = (saved.passed or frozenset()) - set(_OF_A_START)
@@ -220,6 +237,17 @@ def repeated(record: Mapping[str, Any], path: Path) -> TrainConfig:
         config = dataclasses.replace(config, ranks=ranks)
     chosen = {name: record.get(name, []) for name in ("hosts", "idle_hosts", "rows")}
     return dataclasses.replace(config, repeats=chosen)
+
+
+def _plain(saved: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    """The values of a run's configuration that another run takes over, each as its field has it."""
+    hints = get_type_hints(TrainConfig)
+    yield "passed", saved.get("passed", ())
+    for name, value in saved.items():
+        if name not in _OF_A_START and value is not None:
+            # One that this version does not know is refused by its name.
+            hint = hints.get(name)
+            yield name, value if hint is None else _fitting(value, hint, f"{where}: {name}")
 
 
 def as_it_began(

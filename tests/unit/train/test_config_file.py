@@ -129,12 +129,16 @@ def test_flags_of_the_job_may_stand_there_too_and_the_command_line_comes_first(
 def record(**changes: Any) -> dict[str, Any]:
     """A run's run.json, as far as it is read."""
     config = TrainConfig(run="old", runs_dir=Path("elsewhere"), seed=7, verbose=True)
+    backends = {"forward": "default", "grad_input": "default", "grad_weight": "onednn"}
+    host = {
+        "name": "i9",
+        "dtype": "bfloat16",
+        "tables_dtype": "float32",
+        "compute": {"layers": backends, "head": backends, "attention": "sdpa"},
+    }
     return {
         "config": config.to_dict(),
-        "hosts": [
-            {"name": "i9", "rank": rank, "dtype": "bfloat16", "compute": {"attention": "sdpa"}}
-            for rank in range(2)
-        ],
+        "hosts": [{**host, "rank": rank} for rank in range(2)],
         "idle_hosts": [],
         "rows": [5, 3],
         "model": {
@@ -189,3 +193,27 @@ def test_what_was_measured_for_another_model_is_measured_anew(here: Path, flag: 
 @pytest.mark.parametrize("flag", ["--matrix-lr=0.01", "--num-iterations=500", "--depth=6"])
 def test_what_does_not_change_a_step_leaves_the_choices_as_they_were(here: Path, flag: str) -> None:
     assert repeat(flag).repeats is not None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"config": {"depth": "deep"}},
+        {"config": {"passed": [["depth"]]}},
+        {"config": {"warp_drive": 9}},
+        {"config": {"data": ["books"]}},
+        {"model": {**record()["model"], "n_head": 0}},
+        {"model": {"n_layer": 6, "n_embd": 384, "n_head": 6, "sequence_len": 256}},
+        {"hosts": [{"name": "i9", "rank": 0, "dtype": "float32", "compute": {}}]},
+    ],
+)
+def test_a_record_that_no_run_wrote_is_refused(here: Path, damage: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"run\.json|another version of yoked: it has warp_drive"):
+        repeat(**damage)
+
+
+@pytest.mark.parametrize("content", ["depth = 8\r\n", '{"depth": 8}'])
+def test_a_file_of_windows_is_read_as_any_other(here: Path, content: str) -> None:
+    Path("train.conf").write_bytes(b"\xef\xbb\xbf" + content.encode())
+
+    assert parse_flags(["--config", "train.conf"]).depth == 8
