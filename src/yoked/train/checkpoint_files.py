@@ -289,29 +289,28 @@ class CheckpointFolder:
         """Become the folder's only writer until `unlock` or the end of the process.
 
         Raises CheckpointError when another process keeps the lock for longer than a dying
-        one would.
+        one would, and OSError at once on a disk without locks.
         """
         if self._lock is not None:
             return
         private_folder(self.path)
         descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         deadline_s = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
+        try:
+            while not _locks(descriptor):
                 if time.monotonic() > deadline_s:
                     holder = _holder(descriptor)
-                    os.close(descriptor)
                     raise CheckpointError(
                         f"the run goes on already: {holder} saves its checkpoints in {self.path}.",
                         fix=(
                             "yoked runs    shows it; wait until it ends, or stop it",
                             "--run NAME with another name starts a run of its own",
                         ),
-                    ) from error
+                    )
                 time.sleep(0.1)
+        except BaseException:
+            os.close(descriptor)
+            raise
         # A full disk costs the next one a name, and not this one the lock.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -441,6 +440,15 @@ class CheckpointFolder:
                 (self.path / name).unlink(missing_ok=True)
             sync_path(self.path)
         tombstone.unlink(missing_ok=True)
+
+
+def _locks(descriptor: int) -> bool:
+    """Lock a file; False: another process holds it. Raises OSError on disks without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _holder(descriptor: int) -> str:
