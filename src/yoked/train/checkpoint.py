@@ -29,11 +29,10 @@ from yoked.train.checkpoint_files import (
     meta_name,
     model_name,
     optim_name,
-    optim_parts,
 )
 from yoked.train.checkpoint_reading import read_meta, read_model, read_tensors
 from yoked.train.nanochat_format import OptimState, Snapshot, from_nanochat, to_nanochat
-from yoked.train.nanochat_ranks import join_ranks
+from yoked.train.nanochat_ranks import join_ranks, optim_parts
 from yoked.units import format_bytes
 
 RESUME_FLAG = "--resume-from-step"

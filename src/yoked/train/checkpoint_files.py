@@ -28,7 +28,7 @@ import secrets
 import socket
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,6 @@ _STAGED = re.compile(r"\.yoked-(\d{6,})-([0-9a-f]{8})-(.+)\.part")
 _MANIFEST = re.compile(r"manifest_(\d{6,})\.json")
 _TOMBSTONE = re.compile(r"\.yoked-removing_(\d{6,})\.json")
 _MODEL = re.compile(r"model_(\d+)\.pt")
-_OPTIM = re.compile(r"optim_(\d{6,})_rank(\d+)\.pt")
 
 
 def model_name(step: int) -> str:
@@ -68,26 +67,6 @@ def meta_name(step: int) -> str:
 def optim_name(step: int, rank: int = 0) -> str:
     """A rank's file of the optimizer's state, by nanochat's name. Our runs have that of rank 0."""
     return f"optim_{step:06d}_rank{rank}.pt"
-
-
-def optim_parts(names: Iterable[str], step: int) -> list[str]:
-    """Those of the names that are files of the optimizer's state, from rank 0 on.
-
-    Raises CheckpointError where a rank's is missing before the last one.
-    """
-    matches = [_OPTIM.fullmatch(name) for name in names]
-    ranks = sorted(int(match[2]) for match in matches if match and int(match[1]) == step)
-    if ranks != list(range(len(ranks))):
-        missing = min(set(range(len(ranks))) - set(ranks))
-        raise CheckpointError(
-            f"{optim_name(step, missing)} is missing beside {optim_name(step, ranks[-1])}: "
-            "nanochat's ranks have a part of the optimizer's state each.",
-            fix=(
-                "bring it from the host on which that rank ran",
-                "or move the other parts away to begin with a new optimizer",
-            ),
-        )
-    return [optim_name(step, rank) for rank in ranks]
 
 
 def manifest_name(step: int) -> str:
@@ -331,18 +310,11 @@ class CheckpointFolder:
         for step in self._steps(_TOMBSTONE):
             self._finish_removal(step)
         # The staged files of a damaged manifest stay: they may be all that is left of it.
-        kept = self._steps(_MANIFEST)
+        damaged = self._steps(_MANIFEST) - {manifest.step for manifest in self._readable()}
         for name in self._names():
             match = _STAGED.fullmatch(name)
-            if match and (int(match[1]) not in kept or not self._is_damaged(int(match[1]))):
+            if match and int(match[1]) not in damaged:
                 (self.path / name).unlink(missing_ok=True)
-
-    def _is_damaged(self, step: int) -> bool:
-        try:
-            self.manifest(step)
-        except CheckpointError:
-            return True
-        return False
 
     def save(
         self,

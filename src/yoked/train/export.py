@@ -41,11 +41,10 @@ from yoked.train.checkpoint_files import (
     meta_name,
     model_name,
     optim_name,
-    optim_parts,
 )
 from yoked.train.checkpoint_reading import read_tensors
 from yoked.train.nanochat_format import export_tokenizer
-from yoked.train.nanochat_ranks import join_ranks, part_of_rank, uncuttable
+from yoked.train.nanochat_ranks import join_ranks, optim_parts, part_of_rank, uncuttable
 from yoked.train.optim.groups import Shapes
 from yoked.train.sample import model_shape, tokenizer_of
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME

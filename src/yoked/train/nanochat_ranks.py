@@ -8,17 +8,40 @@ matrices; zeros fill the last ones up. Groups, numbers and steps are alike on al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
+from yoked.train.checkpoint_files import optim_name
 from yoked.train.optim.groups import ParameterGroup, Shapes, parameter_groups
 
 # An AdamW parameter with fewer numbers is updated whole by every rank.
 _CUT_FROM = 1024
+_OPTIM = re.compile(r"optim_(\d{6,})_rank(\d+)\.pt")
+
+
+def optim_parts(names: Iterable[str], step: int) -> list[str]:
+    """Those of the names that are files of the optimizer's state, from rank 0 on.
+
+    Raises CheckpointError where a rank's is missing before the last one.
+    """
+    matches = [_OPTIM.fullmatch(name) for name in names]
+    ranks = sorted(int(match[2]) for match in matches if match and int(match[1]) == step)
+    if ranks != list(range(len(ranks))):
+        missing = min(set(range(len(ranks))) - set(ranks))
+        raise CheckpointError(
+            f"{optim_name(step, missing)} is missing beside {optim_name(step, ranks[-1])}: "
+            "nanochat's ranks have a part of the optimizer's state each.",
+            fix=(
+                "bring it from the host on which that rank ran",
+                "or move the other parts away to begin with a new optimizer",
+            ),
+        )
+    return [optim_name(step, rank) for rank in ranks]
 
 
 def uncuttable(shapes: Shapes, ranks: int) -> str | None:
