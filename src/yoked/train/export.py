@@ -107,7 +107,7 @@ host on which ranks start needs this folder.
 @dataclass(frozen=True)
 class Exported:
     """What was written. size_bytes: of all files. ranks: of nanochat, that read the optimizer;
-    0: the checkpoint has no optimizer's state.
+    0: its state was not written.
     """
 
     folder: Path
@@ -138,6 +138,9 @@ def export(
     if to == "nanochat":
         _require_cuttable(shapes, ranks)
     files = checkpoint_files(model_folder, loaded.step)
+    if to == "safetensors":
+        # What is not written need not be whole, nor does it take room.
+        files = {name: files[name] for name in (model_name(loaded.step), meta_name(loaded.step))}
     if not optim_parts(files, loaded.step):
         ranks = 0
     parameters = sum(tensor.numel() for tensor in loaded.model_state.values())
@@ -172,6 +175,11 @@ def export(
 
 def _require_free(target: Path, force: bool) -> None:
     """Raise UsageError where something is in the place of the folder that may not be replaced."""
+    if target.name in ("", ".."):
+        raise UsageError(
+            f"--out {target}: a folder is made beside it first, and takes its place",
+            fix="--out FOLDER by its name",
+        )
     if not os.path.lexists(target) or (
         target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     ):

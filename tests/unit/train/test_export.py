@@ -190,6 +190,32 @@ def test_a_part_that_is_missing_is_named(run: Path, tmp_path: Path) -> None:
         CheckpointStore(folder).load()
 
 
+def test_weights_are_exported_whatever_lacks_of_the_optimizers_state(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder,) = (run / "checkpoints" / "base_checkpoints").glob("*/")
+    for manifest in folder.glob("manifest_*.json"):
+        manifest.unlink()
+    (part,) = folder.glob("optim_*_rank0.pt")
+    part.rename(part.with_name(part.name.replace("rank0", "rank1")))
+    model_bytes = sum(path.stat().st_size for path in folder.glob("model_*.pt"))
+    meta_bytes = sum(path.stat().st_size for path in folder.glob("meta_*.json"))
+    monkeypatch.setattr(export_module, "free_bytes", lambda _: model_bytes + meta_bytes)
+
+    assert (exported(run, tmp_path / "out") / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_a_place_without_a_name_is_refused(
+    run: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    with pytest.raises(UsageError, match="takes its place"):
+        exported(run, Path(name))
+
+
 @pytest.mark.parametrize("to", ["safetensors", "nanochat"])
 def test_the_checkpoint_that_was_named_is_exported(
     run: Path, tmp_path: Path, tokenizer: Tokenizer, to: str
