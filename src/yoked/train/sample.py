@@ -10,7 +10,6 @@ Shape legend: T new tokens, K cached and new keys, C = n_embd, H heads, D head_d
 from __future__ import annotations
 
 import codecs
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from yoked.costmodel.model_shape import SMEAR_CHANNELS, ModelShape
+from yoked.core.schema import decode
+from yoked.costmodel.model_shape import SMEAR_CHANNELS, ModelShape, check_shape
 from yoked.errors import CheckpointError, UsageError
+from yoked.shape import is_int
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.model.elementwise import norm
@@ -142,11 +143,14 @@ def generate(
         raise UsageError("there is no token to go on from", fix="begin the prompt with <|bos|>")
     if not all(0 <= token < vocab_size for token in prompt_ids):
         raise UsageError(f"a token of the prompt is outside the model's {vocab_size} tokens")
-    if temperature < 0 or max_tokens < 0 or (top_k is not None and top_k < 1):
+    # `not >=`: NaN is refused too.
+    if not temperature >= 0 or max_tokens < 0 or (top_k is not None and top_k < 1):
         raise UsageError(
             f"cannot draw with temperature {temperature}, max_tokens {max_tokens}, top_k {top_k}",
             fix="give temperature and max_tokens of 0 or more, top_k of 1 or more",
         )
+    if not is_int(seed):
+        raise UsageError(f"--seed {seed} is no number of 64 bits", fix="give a smaller one")
 
     def tokens() -> Iterator[int]:
         decoder = CachedDecoder(model)
@@ -258,8 +262,10 @@ def model_shape(meta: Mapping[str, Any], folder: Path) -> ModelShape:
     try:
         # nanochat's older models have no windows: they attend to all tokens.
         given = {"window_pattern": "L", **meta["model_config"]}
-        return ModelShape(**{f.name: given[f.name] for f in dataclasses.fields(ModelShape)})
-    except (KeyError, TypeError) as error:
+        shape: ModelShape = decode(ModelShape, given, "model_config")
+        check_shape(shape)
+    except (KeyError, ValueError) as error:
         raise CheckpointError(
-            f"the meta file in {folder} does not describe a model (no {error})."
+            f"the meta file in {folder} does not describe a model: {error}."
         ) from error
+    return shape

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 from pathlib import Path
@@ -152,6 +153,8 @@ def test_writing_ends_before_a_stop_token():
         ([-1], {}),
         ([1], {"temperature": -0.1}),
         ([1], {"top_k": 0}),
+        ([1], {"temperature": float("nan")}),
+        ([1], {"seed": 2**64}),
         ([1], {"max_tokens": -1}),
     ],
 )
@@ -265,6 +268,21 @@ def test_a_tokenizer_of_another_size_is_refused(run, tokenizer, snapshot: Snapsh
     with pytest.raises(CheckpointError) as caught:
         load_trained(run)
     assert str(caught.value) == snapshot
+
+
+@pytest.mark.parametrize(
+    "odd", [{"n_layer": "three"}, {"n_head": 0}, {"n_layer": 10**9}, {"window_pattern": ""}]
+)
+def test_a_meta_file_that_describes_no_model_is_refused(run, odd):
+    (meta,) = (run / "checkpoints").rglob("meta_*.json")
+    (manifest,) = (run / "checkpoints").rglob("manifest_*.json")
+    manifest.unlink()
+    content = json.loads(meta.read_text())
+    content["model_config"] |= odd
+    meta.write_text(json.dumps(content))
+
+    with pytest.raises(CheckpointError, match="does not describe a model"):
+        load_trained(run)
 
 
 def test_weights_that_are_not_those_of_the_meta_file_are_refused(run, snapshot: SnapshotAssertion):
