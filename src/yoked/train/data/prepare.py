@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
@@ -87,7 +88,7 @@ def prepare(
     _check_numbers(max_seq_len, vocab_size if tokenizer is None else None, packing)
     root, sink = cache or cache_root(), progress or NullProgress()
     if _is_prepared(source, root):
-        return _load_prepared(root / "data" / source, max_seq_len)
+        return _load_prepared(root / "data" / source, max_seq_len, tokenizer)
     if source.startswith(HUB):
         # It imports the hub's client, which takes half a second.
         from yoked.train.data.hub import fetch_dataset
@@ -125,13 +126,19 @@ def _is_prepared(source: str, cache: Path) -> bool:
     return os.sep not in source and (cache / "data" / source / DATASET_NAME).is_file()
 
 
-def _load_prepared(folder: Path, max_seq_len: int) -> Dataset:
+def _load_prepared(folder: Path, max_seq_len: int, tokenizer: Path | None) -> Dataset:
     """Load data by its name. Its text may be on another host, which sent the prepared rows."""
     found = load_dataset(folder)
     if found.info.max_seq_len != max_seq_len:
         raise DataError(
             f"{folder} has rows of {found.info.max_seq_len} tokens, not {max_seq_len}",
             fix=f"--max-seq-len {found.info.max_seq_len}, or name the text itself with --data",
+        )
+    given = None if tokenizer is None else Tokenizer.load(tokenizer).fingerprint
+    if given not in (None, found.info.tokenizer_fingerprint):
+        raise DataError(
+            f"{folder} was prepared with another tokenizer than that of {tokenizer}",
+            fix="leave --tokenizer out, or name the text itself with --data",
         )
     return found
 
@@ -188,7 +195,11 @@ def _trained_tokenizer(
                 trained = Tokenizer.train(texts, vocab_size)
                 with writing_to(folder):
                     trained.save(folder)
-    return Tokenizer.load(folder)
+    try:
+        return Tokenizer.load(folder)
+    except DataError as problem:
+        again = f"rm -r {shlex.quote(str(folder))}    then it is trained anew"
+        raise DataError(problem.what, fix=again) from problem
 
 
 def _training_texts(corpus: Corpus, vocab_size: int, progress: ProgressSink) -> Iterator[str]:
@@ -233,6 +244,9 @@ class _Preparation:
         maker = ShardMaker(self.corpus, self.tokenizer, shards, threads, text_size, progress)
         maker.run(shard_bytes)
         if self.corpus.fingerprint(cache=cache) != self.inputs.corpus_fingerprint:
+            # Shards of what the files held meanwhile: with the files as they were, the next
+            # preparation would go on from them.
+            shutil.rmtree(shards.folder, ignore_errors=True)
             raise DataError(
                 f"{self.corpus.root} changed while it was prepared",
                 fix="wait until the files are written, then run the same command again",

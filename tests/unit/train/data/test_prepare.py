@@ -22,7 +22,7 @@ from yoked.train.data.locks import file_lock
 from yoked.train.data.pack import Packing, PackStats, pack, piece_batches
 from yoked.train.data.prepare import entropy_nats, lasting_source, prepare
 from yoked.train.data.verify import Verification
-from yoked.train.tokenizer import Tokenizer
+from yoked.train.tokenizer import JSON_NAME, Tokenizer
 
 HERE = Path(__file__).parent
 WORDS = ["yoke", "oxen", "pull", "field", "plough", "furrow", "share", "night", "rest"]
@@ -431,6 +431,49 @@ def test_a_corpus_that_changes_meanwhile_is_refused(
     assert str(caught.value) == snapshot
 
     assert not [path for path in (cache / "data").iterdir() if path.name.startswith("farm")]
+
+
+def test_what_was_tokenised_of_a_change_that_was_taken_back_is_not_in_the_rows(
+    corpus: Path, cache: Path, tmp_path: Path
+) -> None:
+    plain, before = small(corpus, tmp_path / "other"), (corpus / "b.parquet").read_bytes()
+
+    class Meddler:
+        def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+            if stage == "tokenising":
+                (corpus / "b.parquet").write_bytes((corpus / "a.parquet").read_bytes())
+
+    with pytest.raises(DataError):
+        small(corpus, cache, progress=Meddler(), shard_bytes=1)
+    (corpus / "b.parquet").write_bytes(before)
+
+    assert contents(small(corpus, cache).folder) == contents(plain.folder)
+
+
+def test_a_trained_tokenizer_that_is_damaged_says_how_to_get_it_again(
+    corpus: Path, cache: Path
+) -> None:
+    small(corpus, cache)
+    (folder,) = (cache / "tokenizers").iterdir()
+    (folder / JSON_NAME).write_text("{}")
+
+    with pytest.raises(DataError) as caught:
+        small(corpus, cache)
+    command, _, _ = caught.value.fix[0].partition("    ")
+    subprocess.run(command, shell=True, check=True)
+    small(corpus, cache)
+
+
+def test_another_tokenizer_than_that_of_prepared_rows_is_refused(
+    corpus: Path, cache: Path, tmp_path: Path
+) -> None:
+    made = small(corpus, cache)
+    Tokenizer.train(["something else entirely"], 270).save(tmp_path / "other")
+
+    with pytest.raises(DataError, match="prepared with another tokenizer"):
+        prepare(made.folder.name, max_seq_len=32, tokenizer=tmp_path / "other", cache=cache)
+    own = prepare(made.folder.name, max_seq_len=32, tokenizer=made.tokenizer_folder, cache=cache)
+    assert own.folder == made.folder
 
 
 # --- bad input
