@@ -230,7 +230,7 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
     def refuse(error: OSError) -> None:
         raise DataError(
             f"{error.filename} cannot be read: {error.strerror}",
-            fix=f"chmod u+rx {error.filename}",
+            fix=f"chmod u+rx {shlex.quote(str(error.filename))}",
         ) from error
 
     found: list[Path] = []
@@ -250,7 +250,8 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
             else:
                 # Left out, the corpus would be another one; read, a pipe would hold up the run.
                 raise DataError(
-                    f"{file} is no file: a pipe, a socket or a device", fix=f"ls -l {file}"
+                    f"{file} is no file: a pipe, a socket or a device",
+                    fix=f"ls -l {shlex.quote(str(file))}",
                 )
     return sorted(found, key=lambda file: file.relative_to(folder).as_posix()), others
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ def unreadable(path: Path, error: OSError) -> DataError:
     """The DataError for a file that cannot be read, with a fix."""
     fix = "check that the file is there and whole"
     if error.errno in (errno.EACCES, errno.EPERM):
-        fix = f"chmod u+r {path}"
+        fix = f"chmod u+r {shlex.quote(str(path))}"
     # pyarrow's text is a paragraph; strerror is the reason alone.
     why = os.strerror(error.errno) if error.errno is not None else str(error)
     return DataError(f"{path} cannot be read: {why}", fix=fix)
@@ -125,11 +126,14 @@ def _decode(path: Path, data: bytes, offset: int, line: int | None = None) -> st
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         place = "" if line is None else f"line {line:,}, "
+        # What editors and shells of Windows write begins with its mark.
+        is_utf16 = offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        source, target = shlex.quote(str(path)), f"converted{path.suffix}"
         raise DataError(
             f"{path} is not UTF-8: {place}byte {offset + error.start:,} is "
             f"{data[error.start]:#04x} ({error.reason})",
-            fix=f"convert it, for example: iconv -f latin1 -t utf-8 {path} > converted"
-            f"{path.suffix}",
+            fix="convert it, for example: "
+            f"iconv -f {'utf-16' if is_utf16 else 'latin1'} -t utf-8 {source} > {target}",
         ) from error
 
 

@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -395,6 +397,28 @@ def test_the_offset_counts_from_the_start_of_the_file(
     (tmp_path / "a.txt").write_bytes(b"fine\n" * 100 + b"\xff")
 
     assert "byte 500 is 0xff" in fail_with(tmp_path / "a.txt").what
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "utf-16"])
+@pytest.mark.parametrize("name", ["a.txt", "of $(me); and you.txt"])
+def test_the_line_that_converts_a_text_makes_it_one_that_is_read(
+    tmp_path: Path, encoding: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text("Über dem Fluß\n" * 9, encoding=encoding)
+    monkeypatch.chdir(tmp_path)
+
+    line = fail_with(tmp_path / name).fix[0].partition(": ")[2]
+    subprocess.run(line, shell=True, check=True)
+
+    assert "".join(map("".join, splits(open_corpus("converted.txt")))) == "Über dem Fluß\n" * 9
+
+
+def test_lines_to_paste_have_names_in_quotes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a b.txt")
+
+    assert fail_with(tmp_path).fix == (f"ls -l '{tmp_path}/a b.txt'",)
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    assert readers.unreadable(Path("a b.txt"), denied).fix == ("chmod u+r 'a b.txt'",)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
