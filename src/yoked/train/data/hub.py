@@ -140,6 +140,8 @@ def _ask(repository: str, revision: str | None) -> tuple[str, list[HubFile]]:
     files = [
         HubFile(each.rfilename, each.size)
         for each in told.siblings or ()
+        # The client makes a file's folders as the server calls them.
+        if ".." not in PurePosixPath(each.rfilename).parts and not each.rfilename.startswith("/")
         if type(each.size) is int and each.size >= 0
     ]
     if not isinstance(told.sha, str) or not _COMMIT.fullmatch(told.sha):
@@ -269,7 +271,8 @@ def _string_columns(path: Path) -> list[str]:
         except (ValueError, RecursionError):
             row = None
         # What is wrong with a line is told when it is read.
-        return [key for key, value in (row or {}).items() if isinstance(value, str)]
+        fields = row.items() if isinstance(row, dict) else ()
+        return [key for key, value in fields if isinstance(value, str)]
     import pyarrow as pa
     import pyarrow.parquet as pq
 

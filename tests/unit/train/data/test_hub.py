@@ -201,6 +201,28 @@ def test_a_file_that_is_not_in_lfs_is_verified_too(hub: Hub, tmp_path: Path) -> 
         fetch_dataset("hf:me/stories", cache=tmp_path / "other")
 
 
+@pytest.mark.parametrize("name", ["../../../../outside/train.jsonl", "TMP/outside/train.jsonl"])
+def test_a_name_that_leads_out_of_the_folder_is_no_file_of_the_data_set(
+    hub: Hub, tmp_path: Path, name: str
+) -> None:
+    hub.files[FIRST] = {name.replace("TMP", str(tmp_path)): b'{"text": "theirs"}\n'}
+
+    with pytest.raises(DataError, match="none of its 0 files"):
+        fetch_dataset("hf:me/stories", cache=tmp_path / "cache")
+
+    assert not list(tmp_path.rglob("outside"))
+
+
+@pytest.mark.parametrize("first", [b"[1, 2]", b"5", b"[", b"null"])
+def test_a_first_line_that_is_no_object_has_no_column(
+    hub: Hub, tmp_path: Path, first: bytes
+) -> None:
+    hub.files[FIRST] = {"train.jsonl": first + b"\n"}
+
+    with pytest.raises(DataError, match="has no column `text`"):
+        fetch_dataset("hf:me/stories", cache=tmp_path / "cache")
+
+
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 @pytest.mark.parametrize("named", [None, "story"])
 def test_the_column_of_the_text_is_found_or_named(
