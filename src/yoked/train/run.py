@@ -51,7 +51,6 @@ from yoked.train.setup import (
 )
 from yoked.train.step_batch import batch_arithmetic
 from yoked.train.stop_wish import StopWish
-from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
@@ -85,8 +84,8 @@ class TrainingRun:
         self.console = console if setup.rank_info.rank == 0 else Console(quiet=True)
         self.folder = RunFolder(origin.folder)
         self.trainer = build_trainer(setup)
-        token_bytes = Tokenizer.load(setup.data.tokenizer_folder).token_bytes()
-        self.token_bytes = torch.from_numpy(token_bytes.copy()).to(setup.device)
+        token_bytes = setup.data.tokenizer().token_bytes()
+        self.token_bytes = torch.from_numpy(token_bytes).to(setup.device)
         self.store = CheckpointStore(
             self.folder.checkpoint_folder(setup.resolved.model_tag), setup.config.keep_last
         )

@@ -16,6 +16,7 @@ from yoked.shape import amount, quantity, require
 from yoked.train.data.corpus import CLIMBMIX, EMBEDDED, climbmix_folder
 from yoked.train.data.pack import Packing
 from yoked.train.data.rows import RowFile
+from yoked.train.tokenizer import Tokenizer
 
 DATASET_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer"
@@ -135,6 +136,15 @@ class Dataset:
     def tokenizer_folder(self) -> Path:
         """Folder for `Tokenizer.load`."""
         return self.folder / TOKENIZER_NAME
+
+    def tokenizer(self) -> Tokenizer:
+        """By which the rows were made. Raises DataError."""
+        try:
+            return Tokenizer.load(self.tokenizer_folder)
+        except DataError as error:
+            # Not one that a flag names.
+            again = f"remove the folder {self.folder} and prepare the data again"
+            raise DataError(error.what, fix=again) from error
 
     def recorded_sha256(self, rows: RowFile) -> str:
         """sha256 of one of the two row files, from when it was written."""

@@ -16,7 +16,7 @@ from yoked.train.data.corpus import climbmix_folder
 from yoked.train.data.dataset import DATASET_NAME, Dataset, list_datasets, load_dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.verify import Verification
-from yoked.train.tokenizer import Tokenizer
+from yoked.train.tokenizer import JSON_NAME, Tokenizer
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -87,6 +87,17 @@ def test_a_damaged_folder_says_what_is_wrong(
     assert str(caught.value) == snapshot
 
     assert caught.value.fix
+
+
+def test_a_damaged_tokenizer_of_prepared_rows_says_how_to_make_both_again(
+    prepared: Dataset,
+) -> None:
+    assert prepared.tokenizer().fingerprint == prepared.info.tokenizer_fingerprint
+    (prepared.tokenizer_folder / JSON_NAME).write_text("{}")
+
+    with pytest.raises(DataError) as caught:
+        prepared.tokenizer()
+    assert caught.value.fix == (f"remove the folder {prepared.folder} and prepare the data again",)
 
 
 def test_row_files_of_another_dataset_are_noticed(

@@ -1,5 +1,6 @@
 """Prepared rows against what `dataset.json` says of them."""
 
+import errno
 import json
 import os
 import struct
@@ -40,6 +41,22 @@ def unread(data: Dataset, cache: Path, later_ns: int = 0) -> list[str]:
     """Names of files that a start would read at that time."""
     pending = Verification(data, cache, now_ns=lambda: soon(later_ns)).pending
     return [rows.path.name for rows in pending]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS])
+def test_rows_are_compared_where_there_is_no_idle_priority(
+    prepared: Dataset, cache: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    swap_two_ids(prepared.folder / "train.rows")
+    verification = Verification(load_dataset(prepared.folder), cache)
+
+    verification._in_spare_time()
+
+    assert isinstance(verification.problem, DataError)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
