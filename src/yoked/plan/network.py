@@ -65,9 +65,10 @@ def _single_host_network(measurement: Measurement) -> Network:
 def link_fraction(measurement: Measurement) -> float:
     """Bus bandwidth of large payloads, over the slowest link with both directions in use."""
     rates = _large_bus_bandwidths(measurement)
-    if not rates or not measurement.links:
+    slowest = min((link.both_ways_bytes_per_s for link in measurement.links), default=0.0)
+    # A link that carries nothing tells nothing of Gloo; `network_of` names it where it is needed.
+    if not rates or not slowest > 0:
         return GLOO_LINK_FRACTION
-    slowest = min(link.both_ways_bytes_per_s for link in measurement.links)
     # Both are measured apart, so an all-reduce may look faster: 103% of TCP in benchmarks/probe.
     return min(1.0, max(rates) / slowest)
 

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from yoked.core.schema import Constraint
 from yoked.costmodel.model_shape import ModelShape
+
+# More than any host has: a plan goes through them one by one.
+MOST_RANKS = 10_000
+# A plan divides by these.
+_Some = Annotated[int, Constraint("at least 1", lambda value: value >= 1)]
+_Ranks = Annotated[_Some, Constraint(f"at most {MOST_RANKS}", lambda value: value <= MOST_RANKS)]
+_Rate = Annotated[float, Constraint("above 0", lambda value: value > 0)]
 
 
 @dataclass(frozen=True)
@@ -61,9 +70,9 @@ class Compute:
     device: str
     device_name: str
     dtype: str
-    threads: int
-    flops_per_s: float
-    copy_bytes_per_s: float
+    threads: _Some
+    flops_per_s: _Rate
+    copy_bytes_per_s: _Rate
 
 
 @dataclass(frozen=True)
@@ -79,9 +88,9 @@ class StepCost:
     host: str
     device: str
     dtype: str
-    threads: int
+    threads: _Some
     model: ModelShape
-    tokens: int
+    tokens: _Some
     forward_s: float
     head_s: float
     backward_s: float
@@ -104,7 +113,7 @@ class Measurement:
 
     fleet: str
     taken_s: float
-    ranks: dict[str, int]
+    ranks: dict[str, _Ranks]
     memory_bytes: dict[str, int]  # by host; of its GPUs if it trains on them
     links: tuple[Link, ...]
     collectives: tuple[Collective, ...]

@@ -32,7 +32,7 @@ def measurement_from_json(text: str, *, where: str = "the measurement") -> Measu
     """
     try:
         content = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise YokedError(f"{where} is not JSON: {problem}", fix=_PROBE_AGAIN) from problem
     version = content.get("version") if isinstance(content, dict) else None
     if version != VERSION:

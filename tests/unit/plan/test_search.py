@@ -288,6 +288,17 @@ def test_collectives_say_what_part_of_the_wire_is_reached(fleet: Fleet) -> None:
     assert network.latency_s == pytest.approx(0.00075)
 
 
+def test_a_link_that_carried_nothing_is_named_although_collectives_were_measured(
+    fleet: Fleet,
+) -> None:
+    measured = fleet()
+    dead = tuple(replace(link, both_ways_bytes_per_s=0.0) for link in measured.links)
+    timed = (Collective("all_reduce", "gloo", 2, 64_000_000, 0.5, 1e8, 1e8, 0.9),)
+
+    with raises_fault("link-idle"):
+        network_of(replace(measured, links=dead, collectives=timed), measured.ranks)
+
+
 def test_a_ring_takes_longer_to_begin_the_more_ranks_there_are(fleet: Fleet) -> None:
     known = fleet(slower={"a": 1.0, "b": 1.0, "c": 1.0})
     small = Collective("all_reduce", "gloo", 3, 1000, 0.004, 0.0, 7e5, 0.01)

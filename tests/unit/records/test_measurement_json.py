@@ -50,6 +50,17 @@ def test_keys_of_later_versions_of_the_same_layout_are_passed_over() -> None:
         (["compute"], {}, "compute is {}, not a list"),
         (["step_costs", 0, "tokens"], 1.5, "step_costs[0].tokens is 1.5, not a whole number"),
         (["ranks", "alpha"], True, "ranks.alpha is True, not a whole number"),
+        (["ranks", "alpha"], 0, "ranks.alpha is 0, not at least 1"),
+        (["ranks", "alpha"], 2**40, "ranks.alpha is 1099511627776, not at most 10000"),
+        (["step_costs", 0, "tokens"], 0, "step_costs[0].tokens is 0, not at least 1"),
+        (["step_costs", 0, "threads"], -1, "step_costs[0].threads is -1, not at least 1"),
+        (["compute", 1, "threads"], 0, "compute[1].threads is 0, not at least 1"),
+        (["compute", 0, "flops_per_s"], 0, "compute[0].flops_per_s is 0, not above 0"),
+        (
+            ["compute", 0, "copy_bytes_per_s"],
+            -1.0,
+            "compute[0].copy_bytes_per_s is -1.0, not above 0",
+        ),
         (
             ["step_costs", 0, "model", "n_head"],
             0,
@@ -85,3 +96,8 @@ def test_another_version_or_another_file_is_refused(text: str, snapshot: Snapsho
     with pytest.raises(YokedError) as caught:
         measurement_from_json(text)
     assert str(caught.value) == snapshot
+
+
+def test_a_text_without_end_is_no_json() -> None:
+    with pytest.raises(YokedError, match="the measurement is not JSON"):
+        measurement_from_json("[" * 100_000)
