@@ -95,27 +95,28 @@ class SimulatedFleet(BaseModel):
 
     description: str = ""
     utilisation: Annotated[float, Field(gt=0, le=1)] = DEFAULT_UTILISATION
-    rtt_ms: Annotated[float, Field(ge=0)] = 0.2
+    rtt_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
     host: Annotated[list[SimulatedHost], Field(min_length=1)]
 
 
 def presets() -> dict[str, str]:
     """Names and descriptions of the built-in fleets."""
-    return {path.stem: _parse(path.read_text(), path.name).description for path in _files()}
+    return {path.stem: load_simulated(path.stem).description for path in _files()}
 
 
 def load_simulated(named: str) -> SimulatedFleet:
     """Load a built-in fleet by its name, or a file. Raises FleetError."""
-    for path in _files():
-        if path.stem == named:
-            return _parse(path.read_text(encoding="utf-8"), path.name)
+    built_in = {path.stem: path for path in _files()}
+    path = built_in.get(named)
     try:
-        return _parse(Path(named).read_text(encoding="utf-8"), named)
+        # Editors of Windows begin a file with a byte order mark.
+        text = (path or Path(named)).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise FleetError(
             f"--simulate {named}: there is no such file, nor a built-in fleet of that name",
             fix=[f"--simulate {name}    {what}" for name, what in presets().items()],
         ) from problem
+    return _parse(text, path.name if path else named)
 
 
 def _files() -> list[Path]:
@@ -126,7 +127,7 @@ def _files() -> list[Path]:
 def _parse(text: str, where: str) -> SimulatedFleet:
     try:
         fleet = SimulatedFleet.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise FleetError(f"{where} is not TOML: {problem}", fix="mend that line") from problem
     except ValidationError as problem:
         first = problem.errors()[0]

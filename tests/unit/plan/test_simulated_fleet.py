@@ -140,3 +140,28 @@ def test_the_cores_of_a_stated_host_share_the_work_of_sending(anchor: ModelShape
         for cores in (1, 8)
     ]
     assert rates[1] > 1.02 * rates[0]
+
+
+@pytest.mark.parametrize("rtt_ms", ["inf", "nan"])
+def test_a_round_trip_without_end_is_refused(rtt_ms: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(f'rtt_ms = {rtt_ms}\n[[host]]\nname = "a"\ntflops = 1\nup = "1 Gbit/s"\n')
+
+    with pytest.raises(FleetError, match="rtt_ms"):
+        load_simulated(str(file))
+
+
+def test_a_fleet_that_an_editor_of_windows_wrote_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    text = '[[host]]\r\nname = "a"\r\ntflops = 1\r\nup = "1 Gbit/s"\r\n'
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+
+    assert load_simulated(str(file)).host[0].names == ("a",)
+
+
+def test_a_fleet_without_end_is_no_toml(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text("a = " + "[" * 100_000)
+
+    with pytest.raises(FleetError, match="is not TOML"):
+        load_simulated(str(file))
