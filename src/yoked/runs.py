@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
 import stat
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -112,7 +114,7 @@ def holds_runs(folder: Path) -> bool:
     """Whether a folder is one of runs: of trainings, or of what was brought here of a run."""
     if not folder.is_dir():
         return False
-    return any((each / MARK).is_file() or _last_alive_ns(each) for each in folder.iterdir())
+    return any(_last_alive_ns(each, (MARK, *_MARKS)) for each in folder.iterdir())
 
 
 def find_run(named: str | None, runs_dir: Path) -> Path:
@@ -158,7 +160,12 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
-def _last_alive_ns(folder: Path) -> int:
-    """When the newest of the marks was written; 0: not a run."""
-    stamps = [path.stat().st_mtime_ns for path in (folder / m for m in _MARKS) if path.is_file()]
-    return max(stamps, default=0)
+def _last_alive_ns(folder: Path, marks: Sequence[str] = _MARKS) -> int:
+    """When the newest of the marks was written; 0: not a run, or somebody's whose it is alone."""
+    newest_ns = 0
+    for mark in marks:
+        # A run that goes on replaces its files; those of others are in folders of their own.
+        with contextlib.suppress(OSError):
+            found = (folder / mark).stat()
+            newest_ns = max(newest_ns, found.st_mtime_ns if stat.S_ISREG(found.st_mode) else 0)
+    return newest_ns

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
-from yoked.runs import find_run, list_runs, new_run_name, require_new
+from yoked.runs import find_run, holds_runs, list_runs, new_run_name, require_new
 
 
 def make_run(runs_dir: Path, name: str, *, alive_s: int) -> Path:
@@ -28,6 +29,24 @@ def test_the_latest_run_is_the_one_that_was_last_alive(tmp_path: Path) -> None:
 
     assert find_run(None, tmp_path) == older
     assert [run.name for run in list_runs(tmp_path)] == ["a", "b"]
+
+
+def test_a_folder_of_somebody_else_hides_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, stat = make_run(tmp_path, "mine", alive_s=50), Path.stat
+    make_run(tmp_path, "theirs", alive_s=100)
+
+    def refuse(path: Path, **more: bool) -> os.stat_result:
+        if path.parent.name == "theirs":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+
+    assert list_runs(tmp_path) == [mine]
+    assert find_run(None, tmp_path) == mine
+    assert holds_runs(tmp_path)
 
 
 def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
