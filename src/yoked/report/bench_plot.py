@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yoked.errors import YokedError
 from yoked.report.bench_table import BenchRow, BenchTable
 from yoked.report.drawing import (
     BLUE,
@@ -34,13 +33,7 @@ def plot_bench(table: BenchTable, path: Path) -> Path:
     Raises YokedError if the file cannot be written.
     """
     with drawing():
-        figure = _figure(table)
-        try:
-            save(figure, path)
-        except OSError as problem:
-            raise YokedError(
-                f"{path} cannot be written: {problem.strerror}", fix="name another file"
-            ) from problem
+        save(_figure(table), path)
     return path
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from yoked.core.fs import write_bytes
+from yoked.errors import YokedError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +66,7 @@ def legend_above(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure to a .png, .svg or .pdf file. Raises OSError."""
+    """Write a figure to a .png, .svg or .pdf file. Raises YokedError where it cannot be."""
     # Without these the files would name matplotlib's version, and two of them the time.
     metadata = {
         ".png": {"Software": "yoked"},
@@ -75,4 +76,10 @@ def save(figure: Figure, path: Path) -> None:
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=150, metadata=metadata[path.suffix])
     # In one rename: a viewer that watches the file never sees half of it.
-    write_bytes(path, content.getvalue())
+    try:
+        write_bytes(path, content.getvalue())
+    except OSError as problem:
+        raise YokedError(
+            f"{path} cannot be written: {problem.strerror}",
+            fix=f"free space on the disk of {path.parent}, or name another file",
+        ) from problem

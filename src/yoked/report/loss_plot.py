@@ -22,6 +22,7 @@ from yoked.report.drawing import (
     legend_above,
     save,
 )
+from yoked.shape import amount, misfit, quantity
 from yoked.units import format_count
 
 if TYPE_CHECKING:
@@ -37,6 +38,15 @@ _GRID = {
 # Standard deviation of the smoothing weights, as a fraction of the run.
 _SMOOTHING_FRACTION = 0.01
 _MAX_SMOOTHING_STEPS = 200.0
+# What is read of a line: tokens are a number, or one by rank.
+_RESUMED = {"resumed_at": amount}
+_LINE = {
+    "attempt?": amount,
+    "step": amount,
+    "val_bpb?": (quantity, None),
+    "loss?": (quantity, None),
+    "tokens?": (quantity, [quantity]),
+}
 
 
 @dataclass(frozen=True)
@@ -64,14 +74,19 @@ def read_curve(metrics: Path) -> Curve:
     """Read the loss curve of the attempts that were not superseded.
 
     A line with `resumed_at` supersedes all earlier lines from that step on. If a step is still
-    there twice, the highest attempt counts.
+    there twice, the highest attempt counts. Raises YokedError for lines that no run writes.
     """
     training: dict[int, dict[str, Any]] = {}
     evaluations: dict[int, dict[str, Any]] = {}
     resumed: set[int] = set()
-    for line in read(metrics):
-        if line.get("resumed_at") is not None:
-            resumed_at = int(line["resumed_at"])
+    for number, line in enumerate(read(metrics), start=1):
+        # A run that was brought here may have been written by anybody.
+        if (why := misfit(line, _RESUMED if "resumed_at" in line else _LINE)) is not None:
+            raise YokedError(
+                f"{metrics}:{number} is no line of a run: {why}", fix=f"remove line {number}"
+            )
+        if "resumed_at" in line:
+            resumed_at = line["resumed_at"]
             # A training line has the index of its step; an evaluation has the steps before it.
             _drop_from(training, resumed_at)
             _drop_from(evaluations, resumed_at + 1)
@@ -83,7 +98,6 @@ def read_curve(metrics: Path) -> Curve:
     ordered = [training[step] for step in sorted(training)]
     tokens, total = [], 0.0
     for line in ordered:
-        # A number, or one by rank.
         of_step = line.get("tokens", 0)
         total += sum(of_step) if isinstance(of_step, list) else of_step
         tokens.append(total)
@@ -104,7 +118,7 @@ def _drop_from(lines: dict[int, dict[str, Any]], first: int) -> None:
 
 
 def _keep_latest_attempt(lines: dict[int, dict[str, Any]], line: dict[str, Any]) -> None:
-    step = int(line["step"])
+    step = line["step"]
     if step not in lines or line.get("attempt", 0) >= lines[step].get("attempt", 0):
         lines[step] = line
 
@@ -128,7 +142,8 @@ def smooth(values: list[float], span: float) -> list[float]:
 def plot_loss(run_dir: Path) -> tuple[Path, Path]:
     """Draw `loss.png` and `loss.svg` into a run's folder and return their paths.
 
-    The same metrics give the same bytes of SVG. Raises YokedError if there is nothing to draw.
+    The same metrics give the same bytes of SVG. Raises YokedError if there is nothing to draw, or
+    where it cannot be written.
     """
     metrics = run_dir / "metrics.jsonl"
     if not metrics.is_file():
@@ -160,7 +175,9 @@ def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
     bottom.set_xlabel("step")
     # The axis must have a width after one step, too.
     bottom.set_xlim(min(curve.steps[0], 0), max(curve.last_step, 1))
-    figure.suptitle(_title(facts, run, curve), fontsize=12, x=0.02, ha="left")
+    # A folder's name may have dollars in it, which are no formula.
+    title = _title(facts, run, curve)
+    figure.suptitle(title, fontsize=12, x=0.02, ha="left", parse_math=False)
     return figure
 
 

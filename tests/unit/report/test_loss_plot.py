@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +136,10 @@ def test_a_run_without_evaluations_or_facts_is_drawn_all_the_same(tmp_path: Path
     assert "bits per byte" not in svg.read_text()
 
 
+def test_a_name_with_dollars_is_no_formula(tmp_path: Path) -> None:
+    assert plot_loss(make_run(tmp_path / "5 $^$ 6"))[0].is_file()
+
+
 def test_a_run_without_a_step_says_that_there_is_nothing_to_draw(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
@@ -143,6 +149,39 @@ def test_a_run_without_a_step_says_that_there_is_nothing_to_draw(
     with pytest.raises(YokedError) as caught:
         plot_loss(tmp_path)
     assert str(caught.value) == snapshot
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"step": "first", "loss": 3.0},
+        {"step": 5, "loss": "low"},
+        {"step": 5, "loss": 3.0, "tokens": ["many"]},
+        {"resumed_at": "here"},
+        {"loss": 3.0},
+        {"step": 5, "val_bpb": [1.0]},
+        {"step": 5, "loss": 3.0, "attempt": None},
+    ],
+)
+def test_a_line_that_no_run_writes_is_named(tmp_path: Path, line: dict[str, object]) -> None:
+    run = make_run(tmp_path / "r", steps=4)
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write(json.dumps(line) + "\n")
+
+    with pytest.raises(YokedError, match=r"metrics\.jsonl:5 is no line of a run"):
+        plot_loss(run)
+
+
+def test_a_picture_for_which_there_is_no_room_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("yoked.report.drawing.write_bytes", refuse)
+
+    with pytest.raises(YokedError, match=r"loss\.png cannot be written: No space left"):
+        plot_loss(make_run(tmp_path / "r"))
 
 
 @given(
