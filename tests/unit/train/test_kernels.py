@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import stat
@@ -384,6 +385,27 @@ def test_what_was_compiled_is_found_again(fresh_load, tmp_path, compiled):
     assert second.reason.startswith("compiled before with ")
     built = [path.name for path in (tmp_path / "cache/kernels").glob("*/*") if path.suffix]
     assert built == ["elementwise.so"]
+
+
+def test_a_library_that_cannot_be_loaded_is_compiled_anew(
+    fresh_load, monkeypatch, tmp_path, compiled
+):
+    fresh_load()
+    (built,) = (tmp_path / "cache/kernels").rglob("elementwise.so")
+    built.unlink()
+    built.touch()
+    fresh_load.cache_clear()
+    load = ctypes.CDLL
+
+    def read_anew(path: str) -> ctypes.CDLL:
+        # dlopen(3) hands out what this process has loaded under the name.
+        if not Path(path).stat().st_size:
+            raise OSError(f"{path}: file too short")
+        return load(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", read_anew)
+
+    assert fresh_load().reason.startswith("compiled now with ")
 
 
 def test_another_source_is_compiled_anew(fresh_load, monkeypatch, tmp_path, compiled):

@@ -94,7 +94,15 @@ def _load() -> Kernels:
         return Kernels(None, "no C compiler (cc, gcc or clang) on this host")
     try:
         path, fresh = _build(compiler)
-        library = _declared(ctypes.CDLL(str(path)))
+        try:
+            library = _declared(ctypes.CDLL(str(path)))
+        except OSError:
+            if fresh:
+                raise
+            # A loss of power can leave an empty file under its name.
+            path.unlink(missing_ok=True)
+            path, fresh = _build(compiler)
+            library = _declared(ctypes.CDLL(str(path)))
     except (OSError, subprocess.SubprocessError) as error:
         return Kernels(None, f"{compiler} could not build them: {_last_line(error)}")
     return Kernels(library, f"{'compiled now' if fresh else 'compiled before'} with {compiler}")
