@@ -93,8 +93,8 @@ class Journal:
 class PatientJournal(Journal):
     """A journal whose lines wait in memory, in their order, while the disk takes none.
 
-    waiting: lines that are not written yet. lost: lines that were appended while `_MOST_WAITING`
-    bytes waited already. problem: what the system said last against writing.
+    waiting: lines that are not written yet. lost: lines that were appended while
+    `_MOST_WAITING_BYTES` waited already. problem: what the system said last against writing.
     """
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:

@@ -109,9 +109,10 @@ class RunFolder:
         """Close the journals, if they are open; returns a message if lines had to wait."""
         for journal in self._journals:
             journal.flush()
-        unwritten = sum(journal.waiting for journal in self._journals)
+        is_stuck = any(journal.waiting for journal in self._journals)
+        unwritten = sum(journal.waiting + journal.lost for journal in self._journals)
         told = self.news()
-        if unwritten:
+        if is_stuck:
             told = f"LOST: {unwritten:,} lines of {self.path} found no room until the end"
         for journal in self._journals:
             journal.close()

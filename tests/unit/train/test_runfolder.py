@@ -249,6 +249,25 @@ def test_lines_that_find_no_room_until_the_end_are_told(
     assert told == snapshot
 
 
+def test_lines_that_were_too_many_to_wait_count_among_those_that_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(journal, "_MOST_WAITING_BYTES", 80)
+    folder = make_run(tmp_path / "first")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        for step in range(9):
+            folder.evaluation(step, 2.5)
+        told = folder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert told is not None
+    assert told.startswith("LOST: 9 lines of ")
+
+
 def test_checkpoints_lie_where_nanochat_looks_for_them(tmp_path: Path):
     folder = RunFolder(tmp_path / "first")
 
