@@ -479,21 +479,22 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
         """The configuration that `to_dict` wrote; an unknown key is a UsageError."""
-        if unknown := sorted(values.keys() - {field.name for field in dataclasses.fields(cls)}):
-            raise UsageError(
-                f"a configuration of another version of yoked: it has {', '.join(unknown)}",
-                fix="use the version that wrote it",
-            )
         paths = ("tokenizer", "runs_dir", "start_from", "config_file")
-        plain = dict(values)
-        plain.update({key: Path(plain[key]) for key in paths if plain.get(key) is not None})
-        plain["passed"] = frozenset(plain.get("passed", ()))
-        return cls(**plain)
+        try:
+            if unknown := sorted(values.keys() - {field.name for field in dataclasses.fields(cls)}):
+                raise UsageError(
+                    f"a configuration of another version of yoked: it has {', '.join(unknown)}",
+                    fix="use the version that wrote it",
+                )
+            plain = {key: Path(values[key]) for key in paths if values.get(key) is not None}
+            return cls(**{**values, **plain, "passed": frozenset(values.get("passed", ()))})
+        except (TypeError, AttributeError) as problem:
+            raise UsageError(f"it is no configuration of a run: {problem}") from problem
 
     @classmethod
     def from_file(cls, path: Path) -> TrainConfig:
         """Read what a launcher wrote for its ranks."""
         try:
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as problem:
+        except (OSError, ValueError) as problem:
             raise UsageError(f"{path} is not a configuration: {problem}") from problem

@@ -70,6 +70,7 @@ _RECORD = {
     },
     "horizon": {"total_batch_size": amount, "num_iterations": amount},
     "rows?": [amount],
+    "attempt": amount,
 }
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -222,16 +223,9 @@ def _on_top(config: TrainConfig, below: TrainConfig) -> TrainConfig:
 
 def repeated(record: Mapping[str, Any], path: Path) -> TrainConfig:
     """The configuration of a run that repeats another, by its run.json, with all that it chose."""
-    if (why := misfit(dict(record), _RECORD)) is not None:
-        raise UsageError(f"--config {path} is no run's record: {why}", fix="name a run.json")
+    require_record(record, f"--config {path}", fix="name a run.json")
     saved = TrainConfig.from_dict(dict(_plain(record["config"], f"--config {path}")))
-    fresh: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(TrainConfig)}
-    started: dict[str, Any] = {name: fresh[name] for name in _OF_A_START}
-    passed = (saved.passed or frozenset()) - set(_OF_A_START)
-    config = dataclasses.replace(
-        as_it_began(saved, record, TrainConfig()), **{**started, "passed": passed}
-    )
-    hosts = record["hosts"]
+    config, hosts = as_it_began(saved, record, TrainConfig()), record["hosts"]
     ranks = len(hosts) + len(record["idle_hosts"])
     if len({host["name"] for host in hosts}) == 1 and config.ranks is None:
         config = dataclasses.replace(config, ranks=ranks)
@@ -239,10 +233,16 @@ def repeated(record: Mapping[str, Any], path: Path) -> TrainConfig:
     return dataclasses.replace(config, repeats=chosen)
 
 
+def require_record(record: Mapping[str, Any], where: str, *, fix: str) -> None:
+    """Raise UsageError for a run.json that no run wrote. where: the file, for the error."""
+    if (why := misfit(dict(record), _RECORD)) is not None:
+        raise UsageError(f"{where} is no run's record: {why}", fix=fix)
+
+
 def _plain(saved: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
     """The values of a run's configuration that another run takes over, each as its field has it."""
     hints = get_type_hints(TrainConfig)
-    yield "passed", saved.get("passed", ())
+    yield "passed", set(saved.get("passed", ())) - set(_OF_A_START)
     for name, value in saved.items():
         if name not in _OF_A_START and value is not None:
             # One that this version does not know is refused by its name.
@@ -255,19 +255,18 @@ def as_it_began(
 ) -> TrainConfig:
     """The saved configuration with what its devices decided: others would decide otherwise.
 
-    config: what is asked for now; another length of the run is worked out anew.
+    recorded: a run.json that `require_record` has seen. config: what is asked for now; another
+    length of the run is worked out anew.
     """
-    model, schedule = recorded.get("model") or {}, recorded.get("horizon") or {}
-    decided: dict[str, Any] = {}
-    if model:
-        decided = {
-            "depth": model["n_layer"],
-            "head_dim": model["n_embd"] // model["n_head"],
-            "max_seq_len": model["sequence_len"],
-            "window_pattern": model["window_pattern"],
-        }
-    for name in ("total_batch_size", "num_iterations"):
-        decided[name] = schedule.get(name)
+    model, schedule = recorded["model"], recorded["horizon"]
+    decided = {
+        "depth": model["n_layer"],
+        "head_dim": model["n_embd"] // model["n_head"],
+        "max_seq_len": model["sequence_len"],
+        "window_pattern": model["window_pattern"],
+        "total_batch_size": schedule["total_batch_size"],
+        "num_iterations": schedule["num_iterations"],
+    }
     if any(getattr(saved, name) is not None or name in config.given() for name in LENGTHS):
         del decided["num_iterations"]
     left_open = {name: value for name, value in decided.items() if getattr(saved, name) is None}

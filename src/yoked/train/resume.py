@@ -20,7 +20,7 @@ from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.config import TrainConfig
-from yoked.train.config_file import OF_THE_MODEL, as_it_began
+from yoked.train.config_file import OF_THE_MODEL, as_it_began, require_record
 from yoked.train.data.prepare import lasting_source
 from yoked.train.data.rows import SampleStream
 from yoked.train.decisions.compute import configure_model
@@ -129,6 +129,8 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
     folder = find_run(config.run, config.runs_dir)
     run = RunFolder(folder)
     recorded = run.read()
+    anew = f"start a new run from its weights with --from {folder}"
+    require_record(recorded, str(folder / "run.json"), fix=anew)
     saved = as_it_began(TrainConfig.from_dict(recorded["config"]), recorded, config)
     _require_same_model(config, saved, folder)
     start_from = saved.start_from
@@ -138,11 +140,12 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
         config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
     hosts = tuple(recorded["hosts"])
-    _require_same_dtype(config, str(hosts[0]["tables_dtype"]), folder)
+    for host in hosts[:1]:
+        _require_same_dtype(config, host["tables_dtype"], folder)
     return RunOrigin(
         resumed,
         start_from,
-        attempt=int(recorded["attempt"]) + 1,
+        attempt=recorded["attempt"] + 1,
         recorded=hosts,
         idle=tuple(recorded["idle_hosts"]),
         last_rows=run.last_rows(),

@@ -130,6 +130,15 @@ def test_a_configuration_of_another_version_is_refused(snapshot: SnapshotAsserti
     assert str(caught.value) == snapshot
 
 
+@pytest.mark.parametrize(
+    "values",
+    [[], {"depth": "deep"}, {"runs_dir": 5}, {"passed": [["depth"]]}, {"window_pattern": 3}],
+)
+def test_values_of_another_kind_are_no_configuration(values: Any) -> None:
+    with pytest.raises(UsageError, match="no configuration of a run"):
+        TrainConfig.from_dict(values)
+
+
 def test_a_file_that_is_no_configuration_is_named(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:

@@ -137,6 +137,7 @@ def record(**changes: Any) -> dict[str, Any]:
         "compute": {"layers": backends, "head": backends, "attention": "sdpa"},
     }
     return {
+        "attempt": 1,
         "config": config.to_dict(),
         "hosts": [{**host, "rank": rank} for rank in range(2)],
         "idle_hosts": [],

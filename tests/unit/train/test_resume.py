@@ -22,12 +22,18 @@ def begun(folder: Path, **given: Any) -> Path:
     """A run that was begun with these flags, on a CPU."""
     run = folder / "night"
     run.mkdir()
+    backends = {"forward": "default", "grad_input": "default", "grad_weight": "default"}
+    host = {
+        "dtype": "float32",
+        "tables_dtype": "float32",
+        "compute": {"layers": backends, "head": backends, "attention": "sdpa"},
+    }
     recorded = {
         "config": TrainConfig(run="night", runs_dir=folder, **given).to_dict(),
         "model": MODEL,
         "horizon": HORIZON,
-        "hosts": [{"name": "laptop", "rank": 1, "tables_dtype": "float32"}],
-        "idle_hosts": [{"name": "attic", "rank": 0, "tables_dtype": "float32"}],
+        "hosts": [{"name": "laptop", "rank": 1, **host}],
+        "idle_hosts": [{"name": "attic", "rank": 0, **host}],
         "attempt": 1,
     }
     (run / "run.json").write_text(json.dumps(recorded))
@@ -37,6 +43,17 @@ def begun(folder: Path, **given: Any) -> Path:
 def resumed(folder: Path, **given: Any) -> TrainConfig:
     config = TrainConfig(run="night", runs_dir=folder, resume=True, **given)
     return resolve_origin(config, world_size=1).config
+
+
+@pytest.mark.parametrize(
+    "damage", [{"hosts": 3}, {"model": {}}, {"attempt": "first"}, {"config": {"depth": "deep"}}]
+)
+def test_a_record_that_no_run_wrote_is_not_resumed(tmp_path: Path, damage: dict[str, Any]) -> None:
+    record = begun(tmp_path) / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), **damage}))
+
+    with pytest.raises(UsageError, match=r"no run's record|no configuration of a run"):
+        resumed(tmp_path)
 
 
 def test_what_a_device_decided_stays_on_another(tmp_path: Path) -> None:
