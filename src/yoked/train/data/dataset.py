@@ -211,7 +211,7 @@ def load_dataset(folder: Path) -> Dataset:
 class DatasetEntry:
     """One line of `yoked data list`.
 
-    name: the value for `--data`.
+    name: the value for `--data`; of a data set of the hub, that of its folder.
     state: `embedded` (comes with the package), `available` (can be downloaded), `downloaded`,
     `prepared`, `unfinished` (a preparation that was interrupted and will go on), or `damaged`.
     """

@@ -6,6 +6,7 @@ import glob
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from yoked.errors import UsageError
 
@@ -37,10 +38,10 @@ class HubName:
 
     @property
     def label(self) -> str:
-        """What its folders begin with: a plain name."""
+        """What its folders begin with: a plain name, and of no other data set or column."""
         path = f"{self.repository}{self.folder}".replace("/", "--")
-        column = "" if self.column is None else "-" + re.sub(r"\W+", "-", self.column)
-        return f"{path}{column}"
+        # No name of a data set has a plus.
+        return path if self.column is None else f"{path}+{quote(self.column, safe='')}"
 
     def folder_of(self, cache: Path, commit: str, files: int) -> Path:
         """Where it lies with so many of its files."""

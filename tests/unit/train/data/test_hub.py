@@ -328,6 +328,21 @@ def test_names_survive_reading_and_writing() -> None:
         assert str(parse_hub_name(text)) == text
 
 
+def test_no_data_set_is_taken_for_another_or_for_a_column_of_one(tmp_path: Path) -> None:
+    names = [
+        "hf:me/stories",
+        "hf:me/stories-tale",
+        "hf:me/stories:tale",
+        "hf:me/s:a b",
+        "hf:me/s:a-b",
+    ]
+    folders = [parse_hub_name(name).folder_of(tmp_path, FIRST, 1) for name in names]
+    for folder in folders:
+        folder.mkdir(parents=True)
+
+    assert [parse_hub_name(name).fetched(tmp_path) for name in names] == folders
+
+
 def test_files_beside_the_data_are_not_read() -> None:
     files = [HubFile(name, 1) for name in ("README.txt", "license.txt", "train.txt", "val.txt")]
     listing = choose_files(parse_hub_name("hf:a/b"), FIRST, files)
