@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -101,7 +102,7 @@ def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_l
 def _go_on(result: dict[str, Any]) -> str:
     """How to resume what torchrun, or a person, started with this module."""
     run_dir = Path(result["dir"])
-    flags = f"--resume --run {run_dir.name} --runs-dir {run_dir.parent}"
+    flags = shlex.join(["--resume", "--run", run_dir.name, "--runs-dir", str(run_dir.parent)])
     # Without the `--`, torchrun would take --run for an option of its own.
     return f"to go on: torchrun ... -m yoked.train -- {flags}"
 

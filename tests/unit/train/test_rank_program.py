@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,18 @@ def test_a_rank_hands_its_error_to_the_launcher(
     assert error["kind"] == "ZeroDivisionError"
     assert "crash(" in error["traceback"] or "in crash" in error["traceback"]
     assert capsys.readouterr().err == ""
+
+
+def test_the_line_by_which_an_interrupted_run_goes_on_can_be_pasted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stopped = {"state": "interrupted", "steps": 5, "dir": "my runs/night"}
+
+    assert main([], train=lambda _: stopped) == 130
+
+    said = capsys.readouterr().err.splitlines()[-1]
+    flags = shlex.split(said)[shlex.split(said).index("--") + 1 :]
+    assert parse(flags) == TrainConfig(resume=True, run="night", runs_dir=Path("my runs"))
 
 
 def test_a_rank_that_can_leave_no_word_of_its_error_prints_it(
