@@ -14,8 +14,8 @@ from yoked.errors import DataError
 from yoked.paths import cache_root
 from yoked.shape import amount, quantity, require
 from yoked.train.data.corpus import CLIMBMIX, EMBEDDED, climbmix_folder
-from yoked.train.data.pack import Packing
 from yoked.train.data.rows import RowFile
+from yoked.train.limits import Packing
 from yoked.train.tokenizer import Tokenizer
 
 DATASET_NAME = "dataset.json"

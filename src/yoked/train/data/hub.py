@@ -21,9 +21,10 @@ from yoked.errors import DataError
 from yoked.paths import cache_root, private_folder
 from yoked.train.data.download import TIMEOUT_S, explained, fetch_file, hub_endpoint
 from yoked.train.data.files import require_space, writing_to
-from yoked.train.data.hub_names import HUB, HubName, parse_hub_name
+from yoked.train.data.hub_names import COMMIT, HUB, HubName, parse_hub_name
 from yoked.train.data.locks import file_lock
 from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.data.readers import SUFFIXES
 from yoked.units import format_bytes, listed, plural
 
 # The hub converts most data sets to parquet by itself, on this branch.
@@ -32,8 +33,6 @@ CONVERTED = "refs/convert/parquet"
 MOST_UNASKED_BYTES = 20_000_000_000
 # All that there is: more files than any data set has.
 MOST_FILES = 10_000_000
-_KINDS = (".parquet", ".jsonl", ".txt")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRAIN = re.compile(r"(?:^|[/_.-])train(?:ing)?(?=[/_.-]|$)")
 _VALIDATION = re.compile(r"(?:^|[/_.-])(?:val|valid|validation|dev)(?=[/_.-]|$)")
 _TEST = re.compile(r"(?:^|[/_.-])(?:test|eval)(?=[/_.-]|$)")
@@ -144,7 +143,7 @@ def _ask(repository: str, revision: str | None) -> tuple[str, list[HubFile]]:
         if ".." not in PurePosixPath(each.rfilename).parts and not each.rfilename.startswith("/")
         if type(each.size) is int and each.size >= 0
     ]
-    if not isinstance(told.sha, str) or not _COMMIT.fullmatch(told.sha):
+    if not isinstance(told.sha, str) or not COMMIT.fullmatch(told.sha):
         raise DataError(
             f"{endpoint}/datasets/{repository}: the server names no commit",
             fix="set HF_ENDPOINT to a server that speaks the hub's protocol, or unset it",
@@ -159,7 +158,7 @@ def _usable(name: HubName, files: Sequence[HubFile]) -> list[HubFile]:
         for file in sorted(files, key=lambda file: file.name)
         if file.name.startswith(name.folder.lstrip("/")) and not _ABOUT.fullmatch(file.name)
     ]
-    for kind in _KINDS:
+    for kind in SUFFIXES:
         if found := [file for file in inside if file.name.lower().endswith(kind)]:
             return found
     return []

@@ -15,7 +15,7 @@ _NAME = re.compile(
     r"hf:(?P<repository>[\w.-]{1,96}(?:/[\w.-]{1,96})?)(?P<folder>(?:/[\w.=-]+)*)"
     r"(?:@(?P<revision>[\w./-]{1,200}))?(?::(?P<column>[^:@]{1,200}))?"
 )
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class HubName:
 
         Only the hub knows what a branch or tag means.
         """
-        if self.revision is not None and not _COMMIT.fullmatch(self.revision):
+        if self.revision is not None and not COMMIT.fullmatch(self.revision):
             return None
         pattern = f"hf-{glob.escape(self.label)}@{self.revision or ''}*"
         found = (cache / "corpora").glob(pattern)

@@ -16,12 +16,11 @@ from bisect import bisect_left, bisect_right, insort_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-Packing = Literal["pieces", "bestfit"]
 # The text tokens of a document, without <|bos|>; of any unsigned dtype.
 Tokens = NDArray[Any]
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from yoked.train.data.dataset import (
 from yoked.train.data.files import require_space, writing_to
 from yoked.train.data.hub_names import HUB
 from yoked.train.data.locks import file_lock
-from yoked.train.data.pack import BATCH_DOCUMENTS, Packing, PackStats, pack, piece_batches
+from yoked.train.data.pack import BATCH_DOCUMENTS, PackStats, pack, piece_batches
 from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.data.readers import text_bytes
 from yoked.train.data.rows import token_dtype
@@ -52,6 +52,7 @@ from yoked.train.data.token_shards import (
     TokenShardFolder,
     estimate_token_bytes,
 )
+from yoked.train.limits import Packing, require_known
 from yoked.train.tokenizer import JSON_NAME, Tokenizer, require_vocab_size
 
 DEFAULT_VOCAB_SIZE = 32_768
@@ -150,10 +151,7 @@ def _check_numbers(max_seq_len: int, vocab_size: int | None, packing: str) -> No
         )
     if vocab_size is not None:
         require_vocab_size(vocab_size)
-    if packing not in ("pieces", "bestfit"):
-        raise UsageError(
-            f"there is no packing {packing!r}", fix="--packing pieces, or --packing bestfit"
-        )
+    require_known("--packing", packing, get_args(Packing))
 
 
 def _plain(name: str) -> str:

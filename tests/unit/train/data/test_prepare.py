@@ -19,9 +19,10 @@ from yoked.train.data import files, locks
 from yoked.train.data import prepare as prepare_module
 from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.locks import file_lock
-from yoked.train.data.pack import Packing, PackStats, pack, piece_batches
+from yoked.train.data.pack import PackStats, pack, piece_batches
 from yoked.train.data.prepare import entropy_nats, lasting_source, prepare
 from yoked.train.data.verify import Verification
+from yoked.train.limits import Packing
 from yoked.train.tokenizer import JSON_NAME, Tokenizer
 
 HERE = Path(__file__).parent
