@@ -299,6 +299,9 @@ class _Preparation:
     ) -> SplitStats:
         """Pack one split into its row file. counts: (vocab_size,), to which targets are added."""
         total, packed = shards.total(split), PackStats()
+        if total.tokens + total.documents <= self.inputs.max_seq_len:
+            # Before room is made for a row, which may be longer than memory.
+            raise self._too_little(split, shards)
         rows = self._packed(shards, split, packed)
         rows_per_block = max(1, _PROGRESS_EVERY // (self.inputs.max_seq_len + 1))
         with HashingWriter(result / f"{split}.rows") as file:

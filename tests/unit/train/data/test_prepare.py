@@ -526,6 +526,14 @@ def test_too_little_text_for_a_row_says_which_length_would_do(
     assert found.val.num_rows > 0
 
 
+@pytest.mark.parametrize("packing", ["pieces", "bestfit"])
+def test_a_row_longer_than_memory_is_too_long_for_the_text(
+    corpus: Path, cache: Path, packing: Packing
+) -> None:
+    with pytest.raises(DataError, match="not enough for one row"):
+        prepare(str(corpus), max_seq_len=2**50, vocab_size=300, packing=packing, cache=cache)
+
+
 def test_of_too_little_text_for_any_row_worth_training_on_more_is_asked_for(
     tmp_path: Path, cache: Path
 ) -> None:
