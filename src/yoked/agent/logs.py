@@ -48,7 +48,18 @@ def answer_job_logs(call: Call) -> dict[str, Any]:
     loses the connection before a byte has come knows where to go on.
     Returns the job's state and the offsets reached.
     """
-    job, follow = find_job(call.args["run"]), bool(call.args.get("follow"))
+    job = find_job(call.args["run"])
+    try:
+        return _send_logs(call, job)
+    except FileNotFoundError:
+        if job.path.exists():
+            raise
+        # A run that never came to a rank goes at once, with its logs.
+        raise JobError(f"run {job.run} was removed", fix="yoked runs") from None
+
+
+def _send_logs(call: Call, job: JobFolder) -> dict[str, Any]:
+    follow = bool(call.args.get("follow"))
     keep_supervised(job)
     reader = LogReader(job, call.args)
     if call.args.get("tail_lines") is not None:

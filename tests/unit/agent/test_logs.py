@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +19,11 @@ from tests.unit.agent.job_acts import (
     until,
 )
 
+from yoked.agent import logs
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logs import LogReader
 from yoked.agent.logtimes import LogTimes, Notes
+from yoked.errors import JobError
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
 
@@ -99,6 +104,21 @@ def test_a_stream_that_is_left_early_ends_on_the_host_too(agent: AgentClient, ro
         break
 
     assert agent.call("job_status", run="try")["state"] == "running"
+
+
+def test_logs_that_go_while_they_are_read_are_those_of_a_run_that_was_removed(
+    job: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job.logs / "0.0.out").write_bytes(b"hello\n")
+    call: Any = SimpleNamespace(
+        args={"run": job.run, "follow": True},
+        cancelled=threading.Event(),
+        send=lambda *_: shutil.rmtree(job.path),
+    )
+    monkeypatch.setattr(logs, "find_job", lambda _: job)
+
+    with pytest.raises(JobError, match="was removed"):
+        logs.answer_job_logs(call)
 
 
 def test_ranks_and_streams_are_merged_by_time(job: JobFolder) -> None:
