@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections.abc import Mapping
@@ -116,9 +117,14 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130(
     assert said == snapshot
 
 
-def test_a_plot_that_fails_does_not_fail_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "problem", [YokedError("no loss"), OSError(errno.ENOSPC, "No space left on device")]
+)
+def test_a_plot_that_fails_does_not_fail_the_training(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
     def no_plot(run_dir: Path) -> Path:
-        raise YokedError("no space for a picture")
+        raise problem
 
     monkeypatch.setattr(loss_plot, "plot_loss", no_plot)
 

@@ -217,7 +217,7 @@ def report_result(
         from yoked.report.loss_plot import plot_loss
 
         result["plot"] = str(plot_loss(Path(result["dir"]))[0])
-    except (YokedError, ImportError) as problem:
+    except (YokedError, ImportError, OSError) as problem:
         # The training is done and saved; a picture is not worth a failed command.
         output.note(f"no loss plot: {problem}")
     interrupted = result.get("state") == "interrupted"
