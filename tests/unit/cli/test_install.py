@@ -162,6 +162,19 @@ def test_what_cannot_be_done_at_once_is_refused(
     assert str(caught.value) == snapshot
 
 
+@pytest.mark.parametrize(
+    "words", ["--anew", "--cuda", "--cpu", "--offline", "--python p", "--torch-index https://x/cpu"]
+)
+@pytest.mark.parametrize("looks", ["--check", "--undo"])
+def test_a_flag_that_would_be_passed_over_is_refused(looks: str, words: str) -> None:
+    app = App(result_action="return_value")
+    app.command(install.command, name="install")
+    flag = words.partition(" ")[0]
+
+    with pytest.raises(UsageError, match=f"{looks} and {flag} exclude each other"):
+        app(["install", looks, *words.split()], exit_on_error=False)
+
+
 def test_undo_shows_what_install_made_and_removes_it_after_a_yes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,7 +83,9 @@ def command(
     get their wheels from here. What each host will get, and its size, is told before.
     """
     given = {"--cuda": cuda, "--cpu": cpu, "--check": check, "--anew": anew, "--undo": undo}
-    _refuse_contradictions({**given, "-r": bool(requirement)}, yes=yes)
+    given |= {"--torch-index": torch_index is not None, "--python": python is not None}
+    given |= {"--offline": offline, "-r": bool(requirement)}
+    _refuse_contradictions(given, yes=yes)
     from yoked.console import HostsProgress
     from yoked.launch.install import InstallOptions, InstallPlan
     from yoked.launch.requirement_files import read_requirements
@@ -135,8 +137,9 @@ def command(
 
 def _refuse_contradictions(given: Mapping[str, bool], *, yes: bool) -> None:
     """Raise UsageError for flags that cannot be meant together. given: which of them are."""
-    others = ("--check", "--anew", "--cuda", "--cpu", "-r")
-    pairs = (("--cuda", "--cpu"), ("--check", "--anew"), *(("--undo", each) for each in others))
+    makes = ("--anew", "--cuda", "--cpu", "--torch-index", "--python", "--offline")
+    pairs = [("--cuda", "--cpu"), *(("--check", each) for each in makes)]
+    pairs += [("--undo", each) for each in ("--check", *makes, "-r")]
     for one, other in pairs:
         if given[one] and given[other]:
             raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
