@@ -100,7 +100,15 @@ def _parse(text: str) -> tuple[float, bool, bool]:
             fix="write B for bytes and bit for bits",
         )
     is_bit = unit.lower().startswith("bit")
-    return float(number) * _SCALE[prefix.lower()], is_bit, per_second is not None
+    return _finite(float(number) * _SCALE[prefix.lower()], text), is_bit, per_second is not None
+
+
+def _finite(value: float, text: str) -> float:
+    if not math.isfinite(value):
+        raise UsageError(
+            f"{text:.20}... is larger than any number of use", fix="write fewer digits"
+        )
+    return value
 
 
 def parse_bytes(text: str) -> int:
@@ -127,7 +135,7 @@ def parse_link_bit_per_s(text: str, flag: str = "") -> float:
     match = _LINK.fullmatch(text)
     try:
         rate = (
-            float(match[1]) * _SCALE[match[2].lower()]
+            _finite(float(match[1]) * _SCALE[match[2].lower()], text)
             if match is not None
             else parse_bit_per_s(text)
         )
@@ -148,7 +156,7 @@ def parse_count(text: str) -> float:
     match = _COUNT.fullmatch(re.sub(r"(?<=\d)[,_](?=\d{3})", "", text))
     if match is None:
         raise UsageError(f"{text!r} is not a number", fix="write it as in 760M, 1.5B or 124000000")
-    return float(match[1]) * _SCALE[match[2].lower().replace("b", "g")]
+    return _finite(float(match[1]) * _SCALE[match[2].lower().replace("b", "g")], text)
 
 
 def parse_duration_s(text: str, flag: str = "") -> float:
@@ -163,7 +171,7 @@ def parse_duration_s(text: str, flag: str = "") -> float:
             fix="write it as in 90 s, 10 min, 2 min 5 s or 3 h",
         )
     days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return _finite(((days * 24 + hours) * 60 + minutes) * 60 + seconds, text)
 
 
 def doublings(most: int) -> list[int]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,3 +128,18 @@ def test_a_count_is_read_as_people_write_it(text: str, count: float) -> None:
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         units.parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "unit"),
+    [
+        (units.parse_bytes, "GB"),
+        (units.parse_bit_per_s, "Gbit/s"),
+        (units.parse_link_bit_per_s, "gbit"),
+        (units.parse_count, "M"),
+        (units.parse_duration_s, "d"),
+    ],
+)
+def test_a_number_that_no_computer_has_is_refused(parse: Any, unit: str) -> None:
+    with pytest.raises(UsageError):
+        parse(f"{'9' * 400} {unit}")
