@@ -150,7 +150,8 @@ class Lab(LabState):
         """The labs of this user that are up."""
         labs = []
         for folder in sorted(labs_folder().glob("*/")):
-            with contextlib.suppress(FileNotFoundError, KeyError, ValueError):
+            # It may be coming up or going, or be of another version.
+            with contextlib.suppress(FileNotFoundError, KeyError, TypeError, ValueError):
                 lab = cls._read(folder)
                 if lab.alive:
                     labs.append(lab)

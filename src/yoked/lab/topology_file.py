@@ -208,12 +208,13 @@ def read(content: bytes, *, name: str, source: str) -> Topology:
     try:
         raw = tomllib.loads(text)
         return _Builder(_File.model_validate(raw)).topology(name)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source} is not TOML: {error}", fix="see https://toml.io") from error
     except ValidationError as error:
         flaws = [_flaw(each) for each in error.errors()]
     except _Flaw as error:
         flaws = [error]
+    except (ValueError, RecursionError) as error:
+        # The library has no error of its own for numbers of 5,000 digits or 1,000 brackets.
+        raise UsageError(f"{source} is not TOML: {error}", fix="see https://toml.io") from error
     lines = [f"{_where(source, text, raw, flaw.place)}: {flaw.what}" for flaw in flaws]
     raise UsageError("\n".join(lines), fix=[flaw.fix for flaw in flaws if flaw.fix])
 
@@ -243,7 +244,9 @@ def _flaw(error: ErrorDetails) -> _Flaw:
         return _Flaw(place, error["msg"], "")
     what = error["msg"].replace("Input should be", "must be")
     given = error["input"]
-    return _Flaw(place, what if isinstance(given, (dict, list)) else f"{what}, not {given!r}", "")
+    # Python prints no number of 5,000 digits.
+    is_short = not isinstance(given, (dict, list)) and (type(given) is not int or given < 1 << 64)
+    return _Flaw(place, f"{what}, not {given!r}" if is_short else what, "")
 
 
 def _where(source: str, text: str, raw: dict[str, Any], place: _Place) -> str:

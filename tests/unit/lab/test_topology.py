@@ -184,6 +184,10 @@ def test_any_number_of_hosts_gets_addresses_of_the_family_in_order(count: int, f
         ("[[host]]\nname = \n", ["home.toml is not TOML", "line 2"]),
         ('[host]\nname = "alpha"', ["host: is not a list of tables", "[[host]]"]),
         ("", ["host: is missing"]),
+        (f"x = {'9' * 5000}", ["home.toml is not TOML"]),
+        (f"x = {'[' * 2000}", ["home.toml is not TOML"]),
+        (f"{ALPHA}cpus = 0x{'f' * 5000}", ["line 3, host 'alpha', cpus: must be"]),
+        (f"{ALPHA}memory = 0x{'f' * 5000}", ["line 3, host 'alpha', memory:"]),
         ("host = []", ["there are 0 hosts", "1 to 32"]),
         (LAN + LAN + ALPHA, ["line 4, network 'lan': there are two networks of this name"]),
         (
