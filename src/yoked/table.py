@@ -21,7 +21,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
     # The lines will be indented by two.
     width = shutil.get_terminal_size().columns - 3 if sys.stdout.isatty() else _WIDE
-    console = Console(file=io.StringIO(), width=max(width, 40), color_system=None, emoji=False)
+    console = Console(file=io.StringIO(), width=max(width, 20), color_system=None, emoji=False)
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         grid.add_column(heading, overflow="fold")

@@ -134,6 +134,19 @@ def test_a_table_shows_names_as_they_are_and_controls_as_text() -> None:
     assert lines[1].endswith("[bold]8[/bold]")
 
 
+def test_a_table_is_no_wider_than_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+
+    lines = table(
+        ["host", "CPU", "cores", "torch"], [["attic", "a CPU of many words", "8", "2.13"]]
+    )
+
+    # They are indented by two.
+    assert max(map(len, lines)) <= 38
+    assert "attic" in lines[1]
+
+
 def test_a_line_of_progress_shows_controls_as_text() -> None:
     file = io.StringIO()
     progress = StageProgress(Console(file=file, force_terminal=True, width=200))
