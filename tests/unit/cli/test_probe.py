@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,19 @@ def test_what_cannot_be_meant_is_refused_before_any_host_is_asked(
 
     assert about in caught.value.what
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminal_that_is_closed_ends_what_was_started(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: Any) -> None:
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("yoked.workflows.probe_job.probe_fleet", closed)
+
+    with pytest.raises(KeyboardInterrupt):
+        probe.command(fleet=Path())
 
 
 def test_a_fleet_file_that_is_not_there_is_named() -> None:

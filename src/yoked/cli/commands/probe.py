@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Group, Parameter
 
 from yoked.cli.flags import FleetFile, JsonFlag, flag
+from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
 from yoked.errors import UsageError
@@ -102,6 +104,7 @@ def command(
         model=model.to_args(),
         device=device,
     )
-    with StatusLine(output) as status:
+    # Nobody waits for the figures any more: what was started for them ends too.
+    with ends_as_interrupt(signal.SIGTERM, signal.SIGHUP), StatusLine(output) as status:
         result = probe_fleet(opened, request, status.show)
     return report(result, output)
