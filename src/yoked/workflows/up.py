@@ -171,13 +171,15 @@ class InitStep:
 
     def act(self, ask: Ask) -> bool:
         """Look at the hosts, show what was found, write the file. Raises HostError."""
+        # One that another command writes meanwhile is not to be replaced without a word.
+        was_there = self.site.path.is_file()
         with self.site.screen.status() as status:
             status.show("who reaches whom, and how fast")
             found = look_at(self.site.wanted)
         lines = [f"{name}: {comment}" for name, comment in found.comments.items()]
         if not ask([*lines, self.check().said]):
             return False
-        found.write(force=True)
+        found.write(force=was_there)
         return True
 
 

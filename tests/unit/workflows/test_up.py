@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.failures import raises_fault
 
 from yoked.console import HostsProgress
 from yoked.doctor.judge import Seen
@@ -21,7 +22,8 @@ from yoked.launch.wheels import WheelSizes
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
 from yoked.records.shell import shell_line
 from yoked.workflows import up
-from yoked.workflows.up import DoctorStep, InstallStep, Site
+from yoked.workflows.found_fleet import FoundFleet
+from yoked.workflows.up import DoctorStep, InitStep, InstallStep, Site
 
 TWO = '[[host]]\nname = "alpha"\ninterface = "eth0"\n[[host]]\nname = "beta"\ninterface = "eth0"\n'
 LACKS_TORCH = (Difference("torch", "2.13.0", None),)
@@ -198,6 +200,24 @@ def test_a_fleet_of_hosts_that_differ_only_in_order_is_the_files(site: Site) -> 
     swapped = Site(("beta", "alpha"), site.path, None, None, False, Screen())
 
     assert swapped.fleet.hosts == (Host("alpha", interface="eth0"), Host("beta", interface="eth0"))
+
+
+def test_a_file_that_is_written_while_hosts_are_looked_at_is_left_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.path.unlink()
+    named = Site(("alpha", "beta"), site.path, None, None, False, Screen())
+
+    def look(wanted: Fleet) -> FoundFleet:
+        # Another command was faster.
+        site.path.write_text(TWO)
+        return FoundFleet(wanted, {}, {})
+
+    monkeypatch.setattr(up, "look_at", look)
+
+    with raises_fault("fleet-exists"):
+        InitStep(named).act(lambda lines: True)
+    assert site.path.read_text() == TWO
 
 
 def test_what_was_mended_early_is_told_too(site: Site) -> None:
