@@ -303,6 +303,8 @@ def test_logs_show_what_was_asked_for(
     [
         {"rank": 2},
         {"attempt": 1},
+        {"attempt": -1},
+        {"attempt": -1, "follow": True},
         {"host": "cellar"},
         {"tail": -1},
         {"run": "tri"},

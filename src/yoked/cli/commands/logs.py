@@ -60,7 +60,7 @@ def command(
             "ranks": None if rank is None else [rank],
             "streams": None if stream is None else [stream],
         }
-        if attempt is not None and attempt > record.attempt and not follow:
+        if attempt is not None and (attempt < 0 or (attempt > record.attempt and not follow)):
             raise UsageError(
                 f"--attempt {attempt}: run {record.name} has no such one",
                 fix=f"it has attempts 0 to {record.attempt}",
