@@ -125,7 +125,8 @@ def answer_job_go(call: Call) -> dict[str, Any]:
 
 
 def answer_job_stop(call: Call) -> dict[str, Any]:
-    """Ask a job to end. args: run; how: checkpoint, terminate or kill.
+    """Ask a job to end. args: run; how: checkpoint, terminate or kill; optionally launch_id:
+    another launch's job of that name is let alone.
 
     checkpoint and terminate are SIGINT and SIGTERM to the host program, which knows what to do
     with its ranks and tells the other hosts; kill is SIGKILL to all that is of the launch. Who
@@ -134,6 +135,8 @@ def answer_job_stop(call: Call) -> dict[str, Any]:
     """
     job, how = find_job(call.args["run"]), call.args["how"]
     state = job.state
+    if call.args.get("launch_id") not in (None, job.launch_id):
+        return {"state": state, "signalled": []}
     if state == "prepared" and _abort(job):
         return {"state": state, "signalled": []}
     # It may have been told to go at the same time.

@@ -176,7 +176,10 @@ class RunHandle:
 
     def _send_stop(self, how: str) -> None:
         _, failures = map_hosts(
-            lambda client: client.call("job_stop", run=self.run, how=how), self._answering
+            lambda client: client.call(
+                "job_stop", run=self.run, how=how, launch_id=self._launch_id
+            ),
+            self._answering,
         )
         self._silent |= _without_answer(failures)
 

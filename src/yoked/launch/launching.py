@@ -183,7 +183,7 @@ class Launch:
                 client.call("job_failed", launch_id=record.launch_id, failure=failure, **named)
             except (YokedError, RemoteBug):
                 # There may be no room for a file: then it ends without the reason.
-                client.call("job_stop", how="terminate", **named)
+                client.call("job_stop", how="terminate", launch_id=record.launch_id, **named)
 
         told, _ = map_hosts(tell, clients)
         self._told.update(told)

@@ -244,7 +244,7 @@ def start_job(
         approve(started)
         _tell_start(request, nodes, port, say)
     except BaseException:
-        _remove_all(request.run, nodes, stop=True)
+        _remove_all(request.run, nodes, launch_id, stop=True)
         raise
     return started
 
@@ -352,8 +352,7 @@ def _prepare_all(
         stage.doing(f"preparing the job on {listed(names[1:])}")
         at_once(lambda number: prepare(number, port), range(1, len(nodes)))
     except BaseException:
-        # By launch id: a run of that name that was there before is not ours to remove.
-        _remove_all(request.run, nodes, stop=False, launch_id=launch_id)
+        _remove_all(request.run, nodes, launch_id, stop=False)
         raise
     return port
 
@@ -366,15 +365,16 @@ def notify_file(request: JobRequest, number: int) -> dict[str, str]:
     return {NOTIFY_NAME: json.dumps(content)}
 
 
-def _remove_all(
-    run: str, nodes: list[NodePlan], *, stop: bool, launch_id: str | None = None
-) -> None:
-    """Undo what was prepared, on the hosts that still answer."""
+def _remove_all(run: str, nodes: list[NodePlan], launch_id: str, *, stop: bool) -> None:
+    """Undo what was prepared, on the hosts that still answer.
+
+    By launch id: another run of that name, of before or after, is not ours to end or remove.
+    """
 
     def remove(node: NodePlan) -> None:
         try:
             if stop:
-                node.client.call("job_stop", run=run, how="kill")
+                node.client.call("job_stop", run=run, how="kill", launch_id=launch_id)
             node.client.call("job_remove", run=run, launch_id=launch_id)
         except (YokedError, RemoteBug):
             # It was not prepared there, or it ends by itself when the word does not come. Why the

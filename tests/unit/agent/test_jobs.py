@@ -466,6 +466,19 @@ def test_a_process_whose_job_is_gone_is_shown_then_reaped(agent: AgentClient, ro
     assert live.alive
 
 
+def test_another_launch_of_that_name_is_neither_ended_nor_removed(
+    agent: AgentClient, root: Path
+) -> None:
+    job = launch(agent, root, SLEEPER)
+
+    stopped = agent.call("job_stop", run="try", how="kill", launch_id="0123456789ab")
+    removed = agent.call("job_remove", run="try", launch_id="0123456789ab")
+
+    assert (stopped, removed) == ({"state": "running", "signalled": []}, False)
+    assert job.host_program is not None
+    assert job.host_program.alive
+
+
 def test_a_running_job_is_not_removed(
     agent: AgentClient, root: Path, snapshot: SnapshotAssertion
 ) -> None:

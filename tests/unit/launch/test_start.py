@@ -334,10 +334,10 @@ def test_a_host_that_cannot_clean_up_does_not_hide_why_the_launch_failed(
 def test_a_start_that_is_interrupted_while_it_is_told_of_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attic, called = replace(node("attic"), python=sys.executable), list[str]()
+    attic, called = replace(node("attic"), python=sys.executable), list[tuple[str, Any]]()
 
-    def answer(name: str, **_: Any) -> dict[str, Any]:
-        called.append(name)
+    def answer(name: str, **args: Any) -> dict[str, Any]:
+        called.append((name, args.get("launch_id", args.get("spec", {}).get("launch_id"))))
         return {"control_port": 0}
 
     def interrupted(line: str) -> None:
@@ -349,4 +349,10 @@ def test_a_start_that_is_interrupted_while_it_is_told_of_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         start.start_job(request, [attic], interrupted)
 
-    assert called == ["job_start", "job_go", "job_stop", "job_remove"]
+    launch_id = called[0][1]
+    assert called == [
+        ("job_start", launch_id),
+        ("job_go", None),
+        ("job_stop", launch_id),
+        ("job_remove", launch_id),
+    ]
