@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -130,6 +131,15 @@ def test_a_program_is_told_the_line_that_agrees(
     assert (found["needs"], step.asked) == ("consent", [])
     line = ["yoked", "up", "alpha", "beta", "--ssh-config", str(config), "--depth", "6", "--yes"]
     assert found["next"][0]["argv"] == line
+
+
+def test_a_terminal_that_is_closed_ends_what_a_step_started(
+    stands: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (step,) = stands(Standing("due", "measure", consent=False))
+    monkeypatch.setattr(step, "act", lambda _: signal.raise_signal(signal.SIGHUP))
+
+    assert main(["up", "alpha"]) == 130
 
 
 def test_a_failure_has_its_reason_and_fix(

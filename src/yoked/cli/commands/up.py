@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.flags import JsonFlag
+from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.output import Output, as_called
 from yoked.errors import UsageError
 from yoked.fleet.file import require_no_folder
@@ -62,7 +64,9 @@ def command(
         # Whoever names no host that can be meant learns it before anything is looked at.
         opened = site.fleet
         steps, repair, plan = steps_of(site)
-        reports = climb(steps, repair, person)
+        # What it measures by a job on the hosts ends with it.
+        with ends_as_interrupt(signal.SIGTERM, signal.SIGHUP):
+            reports = climb(steps, repair, person)
     ended = next((each for each in reports if each.state != "done"), None)
     again = _again(host, site, yes=yes)
     commands = _train(site, plan) if ended is None else _next(ended, again)
