@@ -19,6 +19,7 @@ from yoked import __version__
 from yoked.cli.argv import own_flags, split_command, split_program
 from yoked.cli.output import Output, discard_stdout, printing
 from yoked.cli.startup import allow_files, unloadable
+from yoked.core.names import path_word
 from yoked.errors import UsageError, YokedError
 from yoked.streams import open_closed_streams, take_any_text
 
@@ -75,7 +76,10 @@ _OF_A_FLEET = frozenset(
         "data push",
     )
 )
-_OTHER_SUBJECT = frozenset(("--fleet", "--help", "--explain", "--params", "--simulate", "--from"))
+_OF_A_LAB = frozenset(f"lab {name}" for name in ("status", "exec", "shell", "fault", "heal"))
+_OTHER_SUBJECT = frozenset(
+    ("--fleet", "--lab", "--help", "--explain", "--params", "--simulate", "--from")
+)
 # Typed alone, these show a page too.
 _FAMILIES = [[name] for name, each in zip(_NAMES, _COMMANDS, strict=True) if each.endswith(":app")]
 
@@ -121,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except YokedError as problem:
         if isinstance(problem, UsageError):
             problem.usual_fix = _help_for(tokens)
-        problem.fix = tuple(_about_same_fleet(line, tokens) for line in problem.fix)
-        problem.usual_fix = _about_same_fleet(problem.usual_fix, tokens)
+        problem.fix = tuple(_about_same(line, tokens) for line in problem.fix)
+        problem.usual_fix = _about_same(problem.usual_fix, tokens)
         return output.error(problem)
     except ModuleNotFoundError as problem:
         return _without(problem, output, tokens)
@@ -206,21 +210,29 @@ def _corrected(tokens: Sequence[str], what: str) -> str | None:
     return shlex.join(["yoked", *words])
 
 
-def _about_same_fleet(fix: str, tokens: Sequence[str]) -> str:
-    """A line to run with the --fleet of this command line, where it takes one and has none."""
-    own = own_flags(tokens)
-    joined = [each for each in own if each.startswith("--fleet=")]
-    named = joined[0].removeprefix("--fleet=") if joined else ""
-    if "--fleet" in own[:-1]:
-        named = own[own.index("--fleet") + 1]
+def _about_same(fix: str, tokens: Sequence[str]) -> str:
+    """A line to run with the --fleet or --lab of this command line, where it takes one and has
+    none.
+    """
     line, gap, remark = fix.partition("    ")
     words = line.split(" ")
-    commands = {" ".join(words[1:2]), " ".join(words[1:3])}
-    is_ours = words[0] == "yoked" and not _OF_A_FLEET.isdisjoint(commands)
-    if not named or not is_ours or not _OTHER_SUBJECT.isdisjoint(words):
+    if words[0] != "yoked" or not _OTHER_SUBJECT.isdisjoint(words):
         return fix
+    commands = {" ".join(words[1:2]), " ".join(words[1:3])}
     call, program, rest = line.partition(" -- ")
-    return f"{call} --fleet {shlex.quote(named)}{program}{rest}{gap}{remark}"
+    for flag, takes_it in (("--fleet", _OF_A_FLEET), ("--lab", _OF_A_LAB)):
+        named = _value_of(flag, own_flags(tokens))
+        if named and not takes_it.isdisjoint(commands):
+            return f"{call} {flag} {path_word(named)}{program}{rest}{gap}{remark}"
+    return fix
+
+
+def _value_of(flag: str, own: Sequence[str]) -> str:
+    """What a command line gives a flag; "" where it gives none."""
+    if flag in own[:-1]:
+        return own[own.index(flag) + 1]
+    joined = [each for each in own if each.startswith(f"{flag}=")]
+    return joined[0].removeprefix(f"{flag}=") if joined else ""
 
 
 def _help_for(tokens: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ from yoked.lab.topology_load import shipped
 from yoked.paths import private_folder, state_root
 
 DOWN_DEADLINE_S = 10.0
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 def labs_folder() -> Path:
@@ -76,7 +76,7 @@ class Lab(LabState):
         Raises LabError when the machine cannot have it, or a lab of that name is up.
         """
         name = name or topology.name
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} cannot be the name of a lab",
                 fix="lower-case letters, digits and hyphens, at most 40",

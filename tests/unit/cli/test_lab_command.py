@@ -133,6 +133,17 @@ def test_exec_on_a_host_that_is_switched_off_names_the_way_back(
     assert capsys.readouterr().err == snapshot
 
 
+def test_the_way_back_is_about_the_lab_that_was_named(
+    fake: FakeLab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.hosts["alpha"].alive = False
+
+    status = main(["lab", "exec", "--lab", fake.name, "alpha", "--", "hostname"])
+
+    assert status == 1
+    assert f"fix: yoked lab heal alpha --lab {fake.name}\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "argv",
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 import signal
 import sys
@@ -45,8 +44,6 @@ app = App(
     help="A fleet of virtual hosts on this Linux machine: real ssh, shaped links, faults.",
 )
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-
 
 @app.command
 def up(
@@ -68,13 +65,13 @@ def up(
     It stays up until `yoked lab down`, or until the machine restarts.
     """
     from yoked.lab import needs
-    from yoked.lab.lab import Lab
+    from yoked.lab.lab import NAME, Lab
     from yoked.lab.topology_load import load
 
     output = Output(json_mode=json_output)
     wanted = load(topology)
     # It becomes part of folder and group names.
-    if name is not None and not _NAME.fullmatch(name):
+    if name is not None and not NAME.fullmatch(name):
         raise UsageError(
             f"--name {name!r} cannot name a lab",
             fix="write up to 40 lower-case letters, digits and hyphens",
