@@ -302,6 +302,11 @@ def all_processes() -> Iterator[ProcessId]:
                 yield ProcessId.of(int(entry))
 
 
+def children_of(pid: int) -> list[ProcessId]:
+    """The processes that a process has started and that still run."""
+    return [each for each in all_processes() if each.parent == pid]
+
+
 def processes_of(launch_id: str) -> list[ProcessId]:
     """The processes of a launch."""
     return [process for process in all_processes() if process.belongs_to(launch_id)]

@@ -23,7 +23,7 @@ from yoked.channel.credentials import make_credentials
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here
-from yoked.doctor.sshtry import ask_ssh
+from yoked.doctor.sshtry import ssh_here
 from yoked.doctor.world_check import check_world
 from yoked.errors import YokedError
 from yoked.fleet.model import Fleet
@@ -116,7 +116,7 @@ def _controller(fleet: Fleet, program: ProgramHere) -> dict[str, Any]:
         "python": platform.python_version(),
         "yoked": yoked.__version__,
         "torch": torch,
-        "ssh": ask_ssh("-V"),
+        **ssh_here(),
         "state": str(state_root()),
         # One machine alone needs none: then no line names it.
         "fleet": str(fleet.path) if fleet.path.is_file() else None,

@@ -57,6 +57,8 @@ _CONTROLLER = fields(
         "yoked": version,
         "torch": version,
         "ssh": label,
+        "ssh_path": path,
+        "ssh_prints": text,
         "state": path,
         "fleet": path,
         "ssh_config": path,

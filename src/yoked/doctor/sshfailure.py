@@ -20,7 +20,8 @@ from yoked.remote.ssh import NoAgentError
 HERE = frozenset(
     {
         "no-ssh", "config", "config-mode", "narrowed", "key-mode", "passphrase", "no-key",
-        "unused-key", "too-many", "bind", "forbidden", "no-route",
+        "unused-key", "stale-pub", "too-many", "bind", "forbidden", "no-route", "asks", "agent",
+        "helper", "waits",
     }
 )  # fmt: skip
 _LONGEST = 400
@@ -34,6 +35,8 @@ _ACCEPTED = re.compile(r"^debug1: Server accepts key: (.+)$", re.MULTILINE)
 _TOO_OPEN = re.compile(r"^Permissions 0\d+ for '(.+)' are too open\.", re.MULTILINE)
 _SIGNATURES = re.compile(r"^debug1: \S+: server-sig-algs=<([^>]*)>", re.MULTILINE)
 _KEY_OPTIONS = re.compile(r"^debug1: Remote: (/\S+:\d+): key options:.* command\b", re.MULTILINE)
+# The program that a `Match exec` of ssh's settings runs.
+EXECUTED = re.compile(r"^debug1: Executing command: '(.*)'$", re.MULTILINE)
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _Table = tuple[tuple[str, SshKind, str], ...]
 # What ssh says, with the kind and the cause; the first that fits.
@@ -185,6 +188,7 @@ def _of_login(told: SshFailure, way: Way, tried: Try) -> SshFailure:
     cause, about = _why_denied(tried.words, way)
     shown = {
         "key-mode": f"others may read the key {about}, so ssh passes over it",
+        "stale-pub": f"{about}.pub is of another key than {about}, and ssh offers that one",
         "second-factor": "the key alone was a partial success",
         **dict.fromkeys(("refused-key", "after-key", "unused-key"), f"the key was {about}"),
     }
@@ -214,6 +218,10 @@ def _why_denied(words: str, way: Way) -> tuple[str, str]:
         taken = _SIGNATURES.findall(words)
         if kinds and taken and not any(_is_taken(kind, taken[-1]) for kind in kinds):
             return "algorithm", ""
+        # ssh names the file of each key that it offers.
+        stale = [each for each in way.stale if any(key.startswith(each) for key in offered)]
+        if stale and len(stale) == len(offered):
+            return "stale-pub", stale[0]
         prints = _FINGERPRINT.findall("\n".join(offered))
         return "refused-key", prints[0] if len(prints) == 1 else ""
     return ("passphrase", way.locked[0]) if way.locked else ("no-key", "")
@@ -271,6 +279,8 @@ def _of_silence(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFail
         return _with_signs(replace(told, cause="filtered"), signs) if open_to_others else told
     if stage == "in":
         return _of_late(told, way, tried)
+    if tried.turn == "here":
+        return _of_this_machine(told, tried, stage)
     if stage == "spoken":
         stuck = "its ssh server said its name, and the login got stuck"
         return _with_signs(_with(replace(told, cause="large"), stuck), signs)
@@ -289,13 +299,30 @@ def _of_silence(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFail
     return _with_signs(replace(told, cause="mute" if is_mute else "filtered"), signs)
 
 
+def _of_this_machine(told: SshFailure, tried: Try, stage: str) -> SshFailure:
+    """ssh here has not dialled, or has not gone on although the host has done its part."""
+    executed = EXECUTED.findall(tried.words)
+    since = "before it has dialled" if not stage else "although the host has answered"
+    if not stage and executed:
+        text = f"ssh here waits for `{executed[-1]}`, {since}"
+        return replace(told, text=text, cause="asks", about=tried.place)
+    if tried.is_dumb:
+        text = "ssh here waits for its key agent, which takes questions and answers none"
+        return replace(told, text=text, cause="agent")
+    if tried.helpers:
+        text = f"ssh here waits for `{tried.helpers[0]}`, {since}"
+        return replace(told, text=text, cause="helper", about=tried.helpers[0])
+    return replace(told, text=f"ssh here does not go on, {since}", cause="waits")
+
+
 def _of_late(told: SshFailure, way: Way, tried: Try) -> SshFailure:
     """The login is through in time, and no agent came."""
     if not tried.started:
         shell = replace(
             told,
             kind="shell",
-            text="ssh comes in, but the login shell there does not start a program",
+            text="ssh comes in, and no program started there in the "
+            f"{tried.after_s:.0f} s that it was waited for",
             cause="",
             user=way.user,
         )
@@ -304,7 +331,8 @@ def _of_late(told: SshFailure, way: Way, tried: Try) -> SshFailure:
     if not tried.took:
         stuck = "ssh comes in and starts a program, and what is sent to it does not all arrive"
         return _with(replace(told, cause="large"), stuck)
-    return _with(replace(told, cause="slow"), "ssh comes in, and a small program starts")
+    late = f"ssh comes in, and a small program starts after {tried.after_s:.0f} s"
+    return _with(replace(told, cause="slow"), late)
 
 
 def _with_signs(told: SshFailure, signs: Signs) -> SshFailure:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,8 +17,17 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from yoked.core.parallel import at_once, gather_within
-from yoked.doctor.sshfailure import explained, stage_of, told_failure, wants_try
-from yoked.doctor.sshway import Signs, Try, Way, is_narrowed, way_of
+from yoked.core.proc import children_of
+from yoked.doctor.sshfailure import EXECUTED, explained, stage_of, told_failure, wants_try
+from yoked.doctor.sshway import (
+    Signs,
+    Try,
+    Way,
+    is_narrowed,
+    louder_left_out,
+    turn_of,
+    way_of,
+)
 from yoked.errors import YokedError
 from yoked.fleet.discover import Agent, dialled
 from yoked.records.examination import SshFailure
@@ -28,18 +39,23 @@ _ASK_S = 2.0
 # Until the server has said its name, and until the login is through.
 _TRY_S = 3
 _LOGIN_S = 5.0
-# A busy host may take seconds to start a program. What its shell prints is not this by chance.
-_PROGRAM_S = 6.0
+# A busy host takes long to start a program, and is no host whose shell hangs. This machine's own
+# load is known: hosts may be as busy, and what is done here is late itself.
+_PROGRAM_S, _PROGRAM_OF_BUSY_S = 12.0, 24.0
+# What its shell prints is not this by chance.
 _STARTED, _HAS_ALL = b"yoked-is-in", b"yoked-has-it"
 # As much as an agent, so that it does not fit into what small packets carry at once.
 _SENT_BYTES = 200_000
 _MOST_BYTES = 1 << 20
 _PIECE_BYTES = 65_536
+_LONGEST = 200
 _PING_S = 1.5
 # With its headers a packet of 1500 bytes; the kernel cuts it where its own way takes less.
 _SMALL, _LARGE = "56", "1472"
 _DIAL_S = 1.2
 _OTHER_S = 3.0
+_READ = re.compile(r"^debug1: Reading configuration data (.+)$", re.MULTILINE)
+_MATCH = re.compile(r"""\s*match\b.*?\bexec[ \t=]+("[^"]*"|\S+)""", re.IGNORECASE)
 # Of Linux and macOS alike; beyond these bits OpenSSH passes over a key.
 _OF_OTHERS = 0o077
 
@@ -61,10 +77,52 @@ def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFa
     if not wants_try(told):
         return told
     tried = try_again(host, ssh_config)
+    if told.kind == "timeout" and tried.turn == "here" and stage_of(tried, way) != "in":
+        # It has not come to the host, or the host has done its part.
+        place = _place_of(tried.words, ssh_config)
+        tried = replace(tried, place=place, is_dumb=_is_dumb(way.agent))
+        return explained(told, way, tried, Signs())
     # Whoever came in needs no other proof that the host is on.
     looks = told.kind == "timeout" and stage_of(tried, way) != "in"
     signs = signs_from_here(way) if looks else Signs()
     return explained(told, _with_keys(way) if told.kind != "timeout" else way, tried, signs)
+
+
+def _place_of(words: str, ssh_config: Path | None) -> str:
+    """`FILE:LINE` of the `Match` whose program ssh ran last; "" where that is not clear.
+
+    FILE is empty for the configuration that ssh was given: it may be a copy.
+    """
+    executed = EXECUTED.findall(words)
+    found = []
+    for name in dict.fromkeys(_READ.findall(words)) if executed else ():
+        with contextlib.suppress(OSError):
+            lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
+            shown = "" if name == str(ssh_config) else name
+            found += [
+                f"{shown}:{number}"
+                for number, line in enumerate(lines, start=1)
+                if (asked := _MATCH.match(line)) and _may_be(asked[1].strip('"'), executed[-1])
+            ]
+    return found[0] if len(found) == 1 else ""
+
+
+def _may_be(written: str, executed: str) -> bool:
+    """Whether ssh makes the one of the other: it puts something in the place of %h and the like."""
+    parts = re.split(r"%[a-zA-Z]", written.replace("%%", "%"))
+    return re.match(".*".join(map(re.escape, parts)), executed) is not None
+
+
+def _is_dumb(agent: str) -> bool:
+    """Whether the key agent that ssh asks takes what it is asked, and says nothing.
+
+    agent: its socket by ssh's settings.
+    """
+    socket = os.environ.get("SSH_AUTH_SOCK", "") if agent in ("", "SSH_AUTH_SOCK") else agent
+    if not socket:
+        return False
+    asked = _run("env", f"SSH_AUTH_SOCK={socket}", "ssh-add", "-l")
+    return asked is None and shutil.which("ssh-add") is not None
 
 
 def seen_by(
@@ -81,6 +139,22 @@ def ask_ssh(*flags: str) -> str | None:
     """What ssh says of itself, here; None: nothing, or not in time."""
     done = _run("ssh", *flags)
     return None if done is None else (done.stdout or done.stderr).strip() or None
+
+
+def ssh_here() -> dict[str, str | None]:
+    """The ssh of this machine: its version; ssh_path; ssh_prints, what it puts in front of what a
+    host says: one that stands in ssh's place may greet. None: unknown, or nothing.
+    """
+    done = _run("ssh", "-V")
+    if done is None:
+        return {"ssh": None, "ssh_path": None, "ssh_prints": None}
+    # ssh itself has its version on stderr, and nothing else.
+    printed, told = done.stdout.strip(), done.stderr.strip()
+    return {
+        "ssh": (told or printed) or None,
+        "ssh_path": shutil.which("ssh"),
+        "ssh_prints": printed[:_LONGEST] if told and printed else None,
+    }
 
 
 def way_to(host: str, ssh_config: Path | None) -> Way:
@@ -101,7 +175,7 @@ def try_again(host: str, ssh_config: Path | None) -> Try:
         sent.seek(0)
         try:
             process = subprocess.Popen(
-                [program, "-v", *rest, line],
+                [program, "-vvv", *rest, line],
                 stdin=sent,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -111,9 +185,14 @@ def try_again(host: str, ssh_config: Path | None) -> Try:
             return Try()
         with process:
             try:
-                return _follow(process)
+                return replace(_follow(process), helpers=tuple(_helpers(process.pid)))
             finally:
                 kill_way(process)
+
+
+def _helpers(pid: int) -> list[str]:
+    """What a program has started that still runs, with what that has started."""
+    return [each for child in children_of(pid) for each in (child.command(), *_helpers(child.pid))]
 
 
 def _follow(process: subprocess.Popen[bytes]) -> Try:
@@ -123,7 +202,7 @@ def _follow(process: subprocess.Popen[bytes]) -> Try:
     said = {process.stdout: b"", process.stderr: b""}
     open_now = list(said)
     until_s = time.monotonic() + _LOGIN_S
-    is_in = False
+    in_s = started_s = None
     while open_now and (left_s := until_s - time.monotonic()) > 0:
         for stream in select.select(open_now, [], [], left_s)[0]:
             piece = os.read(stream.fileno(), _PIECE_BYTES)
@@ -131,17 +210,30 @@ def _follow(process: subprocess.Popen[bytes]) -> Try:
             if not piece:
                 open_now.remove(stream)
         found = _try_of(said[process.stdout], said[process.stderr])
-        if not is_in and stage_of(found, Way()) == "in":
-            is_in, until_s = True, time.monotonic() + _PROGRAM_S
+        now_s = time.monotonic()
+        if in_s is None and stage_of(found, Way()) == "in":
+            in_s, until_s = now_s, now_s + _program_s()
+        if started_s is None and found.started:
+            started_s = now_s
         if found.took or sum(map(len, said.values())) > _MOST_BYTES:
             break
-    return _try_of(said[process.stdout], said[process.stderr])
+    found = _try_of(said[process.stdout], said[process.stderr])
+    end_s = started_s or time.monotonic()
+    return replace(found, after_s=0.0 if in_s is None else end_s - in_s)
 
 
-def _try_of(printed: bytes, words: bytes) -> Try:
+def _program_s() -> float:
+    """How long a program may take to start there."""
+    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    return _PROGRAM_OF_BUSY_S if is_busy else _PROGRAM_S
+
+
+def _try_of(printed: bytes, told: bytes) -> Try:
     before, started, _ = printed.partition(_STARTED)
+    words = told.decode(errors="replace").replace("\r", "")
     return Try(
-        words=words.decode(errors="replace").replace("\r", ""),
+        words=louder_left_out(words),
+        turn=turn_of(words),
         printed=before.decode(errors="replace").replace("\r", ""),
         started=bool(started),
         took=_HAS_ALL in printed,
@@ -220,6 +312,7 @@ def _with_keys(way: Way) -> Way:
         way,
         loose=tuple(each for each, mode in modes.items() if mode & _OF_OTHERS),
         locked=tuple(filter(_is_locked, modes)),
+        stale=tuple(filter(_is_stale, modes)),
     )
 
 
@@ -233,6 +326,17 @@ def _mode_of(path: str) -> int | None:
 def _is_locked(key: str) -> bool:
     done = _run("ssh-keygen", "-y", "-P", "", "-f", key)
     return done is not None and done.returncode != 0 and "passphrase" in done.stderr
+
+
+def _is_stale(key: str) -> bool:
+    """Whether the .pub beside a key, by which ssh offers it, is of another key."""
+    own = _run("ssh-keygen", "-y", "-P", "", "-f", key)
+    try:
+        told = Path(f"{key}.pub").read_text(encoding="utf-8", errors="replace").split()[:2]
+    except OSError:
+        return False
+    # One with a passphrase tells nothing.
+    return own is not None and own.returncode == 0 and own.stdout.split()[:2] != told
 
 
 def _is_of_ssh(path: str, ssh_config: Path | None) -> bool:

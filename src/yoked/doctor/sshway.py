@@ -30,7 +30,8 @@ class Way:
     address, port: where to; user: who comes in there. proxy: "" where ssh dials itself, "socket"
     where another program dials for it, "command" where it speaks through one, or through a host.
     files: keys and configurations that it reads; loose: those of the keys that others may read;
-    locked: those that want a passphrase.
+    locked: those that want a passphrase; stale: those whose .pub is of another key. agent: the
+    socket of its key agent, "" where it asks none.
     """
 
     address: str = ""
@@ -40,18 +41,30 @@ class Way:
     files: tuple[str, ...] = ()
     loose: tuple[str, ...] = ()
     locked: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    agent: str = ""
 
 
 @dataclass(frozen=True)
 class Try:
     """One more try. words: of `ssh -v`; printed: what the shell there said before the program that
     was asked for; started: that program did; took: it got all that was sent to it.
+
+    turn: who has to go on where it stopped, this machine or the host; "": unknown. helpers: what
+    ssh had started here and was still running. after_s: from the login until the program started,
+    or until it was given up. is_dumb: whether the key agent here answers nothing. place:
+    `FILE:LINE` of the settings here that have ssh run the program that it waits for.
     """
 
     words: str = ""
     printed: str = ""
     started: bool = False
     took: bool = False
+    turn: Literal["", "here", "there"] = ""
+    helpers: tuple[str, ...] = ()
+    after_s: float = 0.0
+    is_dumb: bool = False
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,32 @@ class Signs:
         return f"{' and '.join(found)} (seen from {self.by or 'here'})" if found else ""
 
 
+# ssh's own words of what it has sent and got; the last of these tells who has to go on. The numbers
+# of packets are in the words of `ssh -vvv` alone.
+_THERE = re.compile(r"debug1: (?:Connecting to |Executing proxy |Local version)|send packet: type")
+_OURS = re.compile(r"receive packet: type|debug1: Executing command")
+_QUIETER = re.compile(r"^debug[23]: .*\n?", re.MULTILINE)
+
+
+def turn_of(words: str) -> Literal["", "here", "there"]:
+    """Whose turn it is. words: of `ssh -vvv`, up to where it stopped.
+
+    Before it has dialled, and after a packet came, whatever takes time is on this machine.
+    """
+    turn: Literal["", "here", "there"] = "here" if "debug1: " in words else ""
+    for line in words.splitlines():
+        if _THERE.search(line):
+            turn = "there"
+        elif _OURS.search(line):
+            turn = "here"
+    return turn
+
+
+def louder_left_out(words: str) -> str:
+    """What `ssh -v` would have said. words: of `ssh -vvv`."""
+    return _QUIETER.sub("", words)
+
+
 def way_of(said: str | None) -> Way:
     """The way to a host. said: by `ssh -G`."""
     told: dict[str, list[str]] = {}
@@ -104,6 +143,7 @@ def way_of(said: str | None) -> Way:
         user=first("user") or None,
         proxy=proxy,
         files=tuple(each.strip('"') for each in told.get("identityfile", ())),
+        agent=first("identityagent"),
     )
 
 

@@ -134,6 +134,8 @@ ABOUT = {
     "refused-key": f"SHA256:{'k' * 43}",
     "key-mode": "/home/ada/.ssh/id_ed25519",
     "passphrase": "/home/ada/.ssh/id_ed25519",
+    "stale-pub": "/home/ada/.ssh/id_ed25519",
+    "asks": "/home/ada/.ssh/config:3",
     "key-command": "/home/ada/.ssh/authorized_keys:2",
     "chroot": "/bin/bash",
     "wrong-user": "ubuntu",
@@ -192,6 +194,10 @@ CASES = (
     Case("shell-noise", said("health/shell", {
         "login_shell": "/bin/bash", "rc": "~/.ssh/rc", "sources_noise": True}),
          severity="warning"),
+    Case("shell-noise", lambda: replace(
+        told(home(), "garage", "health/shell/sources_noise", True), controller={
+            **home().controller, "ssh_path": "/opt/bin/ssh", "ssh_prints": "Be recorded."}),
+         hosts=(), severity="warning"),
     Case("ssh-slow", lambda: change(home(), "garage", connect_s=9.0), severity="warning"),
     # one host or two
     Case("same-machine", one_machine, hosts=("study", "garage")),

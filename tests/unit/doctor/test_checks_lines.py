@@ -22,6 +22,8 @@ from yoked.doctor.repairs.files import (
     close_key,
     close_ssh_folder,
     make_executable,
+    pass_over_block,
+    renew_pub,
     rewrite_file,
 )
 from yoked.doctor.repairs.fleet import choose_again, edit_entry
@@ -134,6 +136,35 @@ def test_a_variable_is_taken_out_of_the_files_that_set_it(tmp_path: Path) -> Non
         True, False, True,
     )  # fmt: skip
     assert (server.by_hand, "reload ssh" in server.command) == (True, True)
+
+
+def test_a_block_of_sshs_settings_becomes_a_comment_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    before = 'Host a\n  User x\nMatch exec "sleep 9"\n  Port 1\nmatch all\n  Port 2\n'
+    file.write_text(before)
+    fix = pass_over_block(str(file), 3, root=False)
+
+    assert run(fix.command, tmp_path).returncode == 0
+
+    assert file.read_text() == before.replace("Match", "# Match").replace("  Port 1", "#   Port 1")
+    assert run(undo(fix), tmp_path).returncode == 0
+    assert file.read_text() == before
+
+
+def test_a_pub_becomes_that_of_its_key(tmp_path: Path) -> None:
+    key = tmp_path / "my id"
+    make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+    subprocess.run(make, check=True, capture_output=True)
+    public = tmp_path / "my id.pub"
+    own = public.read_text().split()[:2]
+    public.write_text("ssh-ed25519 AAAA old\n")
+    fix = renew_pub(str(key))
+
+    assert run(fix.command, tmp_path).returncode == 0
+
+    assert public.read_text().split()[:2] == own
+    run(undo(fix), tmp_path)
+    assert public.read_text() == "ssh-ed25519 AAAA old\n"
 
 
 def test_a_variable_that_no_file_sets_is_left_to_a_person() -> None:

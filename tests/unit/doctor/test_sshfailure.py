@@ -10,7 +10,15 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.doctor.checks.ssh_causes import EVERYWHERE, WHY
 from yoked.doctor.checks.ssh_mends import MENDS
 from yoked.doctor.sshfailure import explained, lost, told_failure, wants_try
-from yoked.doctor.sshway import Signs, Try, Way, is_narrowed, way_of
+from yoked.doctor.sshway import (
+    Signs,
+    Try,
+    Way,
+    is_narrowed,
+    louder_left_out,
+    turn_of,
+    way_of,
+)
 from yoked.errors import HostError, NoPythonError
 from yoked.records.examination import SshFailure
 from yoked.remote.ssh import NoAgentError, explain_end, forget_key
@@ -214,6 +222,9 @@ EXT = "debug1: kex_input_ext_info: server-sig-algs=<rsa-sha2-512,rsa-sha2-256>\n
         (f"{KEYED}{METHODS}", Way(locked=(OWN,)), "passphrase", OWN),
         (f"{KEYED}debug1: Authentications that can continue: password,keyboard-interactive\n",
          Way(), "keys-off", "password,keyboard-interactive"),
+        (f"{OFFERED}{METHODS}", Way(stale=(OWN,)), "stale-pub", OWN),
+        (f"{OFFERED}debug1: Offering public key: /k RSA {PRINT}\n{METHODS}", Way(stale=(OWN,)),
+         "refused-key", ""),
         (CONNECTING, Way(), "", ""),
     ],
 )  # fmt: skip
@@ -255,6 +266,56 @@ def test_silence_is_told_by_how_far_something_came(
 
     assert (failure.kind, failure.cause) == (kind, cause)
     assert signs.text in failure.text
+
+
+# As OpenSSH 9.2 says it with -vvv.
+ASKS = (
+    "OpenSSH_9.2p1\ndebug1: Reading configuration data /home/ada/.ssh/config\n"
+    "debug2: checking match for 'exec \"sleep 12\"'\ndebug1: Executing command: 'sleep 12'\n"
+)
+RECEIVED = f"{KEYED}debug3: receive packet: type 21\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "turn"),
+    [
+        ("", ""),
+        (ASKS, "here"),
+        (f"{ASKS}{CONNECTING}", "there"),
+        (f"{ASKS}debug1: Executing proxy command: exec nc attic 22\n", "there"),
+        (BANNER, "there"),
+        (RECEIVED, "here"),
+        (f"{RECEIVED}debug3: send packet: type 5\n", "there"),
+        # Before OpenSSH told of packets.
+        (KEYED, "there"),
+    ],
+)
+def test_before_it_has_dialled_and_after_a_packet_came_it_is_this_machines_turn(
+    words: str, turn: str
+) -> None:
+    assert turn_of(words) == turn
+
+
+def test_of_the_louder_words_those_stay_that_ssh_says_otherwise() -> None:
+    assert louder_left_out(RECEIVED) == KEYED
+
+
+@pytest.mark.parametrize(
+    ("tried", "cause", "about"),
+    [
+        (Try(ASKS, turn="here", place=":3", helpers=("sh -c sleep 12",)), "asks", ":3"),
+        (Try(KEYED, turn="here", is_dumb=True), "agent", ""),
+        (Try(KEYED, turn="here", helpers=("ssh-sk-helper",)), "helper", "ssh-sk-helper"),
+        (Try(KEYED, turn="here"), "waits", ""),
+        # The program is over; now the host does not answer.
+        (Try(f"{ASKS}{CONNECTING}", turn="there"), "", ""),
+        (Try(HUNG, turn="there", is_dumb=True), "large", ""),
+    ],
+)
+def test_a_controller_that_waits_is_guilty_and_no_host(tried: Try, cause: str, about: str) -> None:
+    failure = explained(TIMEOUT, Way(), tried, Signs())
+
+    assert (failure.kind, failure.cause, failure.about) == ("timeout", cause, about)
 
 
 def test_a_host_that_answers_is_not_called_unreachable_and_one_that_does_not_is() -> None:

@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.unit.doctor.test_sshfailure import ACCEPTED, CLOSED, DENIED, IN, NO_MATCH, TIMEOUT
+from tests.unit.doctor.test_sshfailure import (
+    ACCEPTED,
+    CLOSED,
+    DENIED,
+    IN,
+    METHODS,
+    NO_MATCH,
+    OFFERED,
+    TIMEOUT,
+)
 
 from yoked.doctor import sshtry
 from yoked.doctor.sshtry import failure_of, seen_by, signs_from_here, try_again, way_to
@@ -27,7 +36,11 @@ needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("_LOGIN_S", 1.0), ("_PROGRAM_S", 2.0)):
+    for name, value in (
+        ("_LOGIN_S", 1.0),
+        ("_PROGRAM_S", 2.0),
+        ("_PROGRAM_OF_BUSY_S", 2.0),
+    ):
         monkeypatch.setattr(sshtry, name, value)
 
 
@@ -164,6 +177,77 @@ def test_a_setting_here_that_leaves_out_what_a_host_has_is_named(
     said = f"{NO_MATCH} host key type found. Their offer: {offer}"
 
     assert failure_of("attic", config, explain_end("attic", 255, said, ssh=True)).cause == cause
+
+
+EXECUTING = "echo debug1: Executing command: \\'sleep 60 attic\\' >&2; sleep 60"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_program_that_ssh_asks_first_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    config = tmp_path / "config"
+    config.write_text('Host *\n  User ada\nMatch originalhost x exec "sleep 60 %h"\n  Port 1\n')
+    an_ssh(
+        tmp_path,
+        monkeypatch,
+        f'[ "$1" != -G ] || exit 0\necho debug1: Reading configuration data {config} >&2\n'
+        f"{EXECUTING}",
+    )
+    problem = NoAgentError("no agent answered", kind="timeout")
+
+    failure = failure_of("attic", config if given else None, problem)
+
+    assert (failure.kind, failure.cause) == ("timeout", "asks")
+    assert failure.about == ("" if given else str(config)) + ":3"
+    assert "sleep 60 attic" in failure.text
+
+
+def test_an_agent_that_takes_questions_and_answers_none_is_dumb(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    monkeypatch.setattr(sshtry, "_run", lambda *words, limit_s=0.3: None)
+    take(monkeypatch, Try("debug1: SSH2_MSG_NEWKEYS received\n", turn="here"))
+
+    failure = failure_of("attic", None, NoAgentError("no agent answered", kind="timeout"))
+
+    assert failure.cause == "agent"
+
+
+@needs_ssh
+def test_a_pub_of_another_key_is_told_from_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("id", "older"):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(make, check=True, capture_output=True)
+    config = tmp_path / "config"
+    config.write_text(f"Host attic\n  IdentityFile {tmp_path / 'id'}\n")
+    words = OFFERED.replace("/home/ada/.ssh/id_ed25519", str(tmp_path / "id")) + METHODS
+    take(monkeypatch, Try(words))
+
+    def cause() -> str:
+        return failure_of("attic", config, explain_end("attic", 255, DENIED, ssh=True)).cause
+
+    assert cause() == "refused-key"
+    (tmp_path / "id.pub").write_text((tmp_path / "older.pub").read_text())
+    assert cause() == "stale-pub"
+
+
+def test_an_ssh_that_greets_is_known_by_what_it_prints_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_ssh(tmp_path, monkeypatch, "")
+    assert sshtry.ssh_here()["ssh_prints"] is None
+
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\necho You are recorded.; echo OpenSSH_9.2p1 >&2\n")
+    told = sshtry.ssh_here()
+
+    assert told == {
+        "ssh": "OpenSSH_9.2p1", "ssh_path": str(program), "ssh_prints": "You are recorded.",
+    }  # fmt: skip
 
 
 def test_only_a_file_that_ssh_reads_is_named_as_its_own(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
-from yoked.doctor.checks.query import part
+from yoked.doctor.checks.query import at, part
 from yoked.doctor.checks.ssh_causes import EVERYWHERE, WHY
 from yoked.doctor.checks.ssh_login import SHOW_KEY, Unreached, refused_everywhere
 from yoked.doctor.checks.ssh_mends import MENDS
@@ -112,6 +112,8 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
         "": "something that ssh starts on {host} prints, although nobody sits there",
         "rc": "something that ssh starts on {host} prints, although nobody sits there; sshd runs "
         "{file} at each login",
+        "here": "{file}, which is ssh on this machine, prints in front of what every host says: "
+        "{words}",
     },
     why="yoked reads past it; scp, rsync and git over ssh do not",
     symptom="scp: `Received message too long`; rsync: `is your shell clean?`.",
@@ -121,6 +123,15 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
     "at a terminal, which also leaves out what it exports. Where none does, it says so.",
 )
 def shell_noise(seen: Examination) -> Iterator[Match]:
+    if words := at(seen.controller, "ssh_prints"):
+        file = str(at(seen.controller, "ssh_path") or "ssh")
+        mend = by_hand(
+            "", "have {file} print to stderr (`>&2`), or start /usr/bin/ssh and nothing else",
+            file=file,
+        )  # fmt: skip
+        # Whether a host prints too is not to be heard then.
+        yield Match((), mend, how="here", file=file, words=words)
+        return
     for host in seen.up:
         if part(host, "shell", "sources_noise") is not True:
             continue
@@ -136,6 +147,7 @@ def shell_noise(seen: Examination) -> Iterator[Match]:
             quiet(host.name),
             how="rc" if rc else "",
             file=rc,
+            words="",
         )
 
 

@@ -30,6 +30,11 @@ _TIMEOUT = {
     "is overloaded; cannot tell which",
     "jump": "the host, or what stands between (a jump host, a ProxyCommand), does not answer; "
     "cannot tell which",
+    "asks": f"the settings of ssh have it ask a program before each connection: {_HERE}",
+    "agent": f"each login by a key asks the agent first: {_HERE}",
+    "helper": f"each login waits for that program of this machine: {_HERE}",
+    "waits": f"{_HERE}: a name server or a drive that does not answer, an agent or a token that "
+    "wants a person, or this machine is too busy; cannot tell which",
 }
 _UNREACHABLE = {
     "": "there is no way to it from here: it is off, elsewhere, or answers no ARP; cannot tell "
@@ -63,6 +68,7 @@ _DENIED = {
     "algorithm": "its sshd takes no key of our kind (PubkeyAcceptedAlgorithms)",
     "key-mode": f"ssh does not use a key that others may read: {_HERE}",
     "passphrase": f"the key here wants its passphrase, which nobody types for a run: {_HERE}",
+    "stale-pub": f"ssh offers what the .pub beside the key says, which no host knows: {_HERE}",
     "no-key": f"ssh has no key here to offer: {_HERE}",
     "unused-key": f"the host takes the key, but ssh cannot sign with it: {_HERE}",
     "too-many": f"ssh offers so many keys that sshd hangs up before the right one: {_HERE}",

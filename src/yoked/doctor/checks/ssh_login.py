@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yoked.doctor.checks.query import at
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.files import close_key, close_ssh_folder
+from yoked.doctor.repairs.files import close_key, close_ssh_folder, renew_pub
 from yoked.records.examination import Examination, Fix, HostSeen, SshFailure
 from yoked.records.shell import Line, command_line, path_word, shell_line
 from yoked.remote.ssh import forget_key
@@ -116,6 +116,10 @@ def _unlock(it: Unreached) -> tuple[Fix, ...]:
             key=it.failure.about,
         ),
     )
+
+
+def _renew_pub(it: Unreached) -> tuple[Fix, ...]:
+    return (renew_pub(it.failure.about),)
 
 
 def _close_key(it: Unreached) -> tuple[Fix, ...]:
@@ -250,6 +254,7 @@ DENIED: Mapping[str, Mend] = {
     "algorithm": _other_key,
     "key-mode": _close_key,
     "passphrase": _unlock,
+    "stale-pub": _renew_pub,
     "no-key": _make_key,
     "unused-key": _use_key,
     "too-many": _offer_one,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from yoked.doctor.checks.query import at
 from yoked.doctor.checks.ssh_login import DENIED, HOST_KEY, LOG, RELOAD, Mend, Unreached
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.files import make_executable, name_for_ssh
+from yoked.doctor.repairs.files import make_executable, name_for_ssh, pass_over_block
 from yoked.doctor.repairs.startfiles import quiet, take_out_variable
 from yoked.doctor.repairs.system import give_login_shell, install_python, start_ssh_server
 from yoked.records.examination import Fix, SshKind
@@ -258,6 +258,46 @@ def _ask_proxy(it: Unreached) -> tuple[Fix, ...]:
     )
 
 
+def _ask_nobody(it: Unreached) -> tuple[Fix, ...]:
+    """The block of ssh's settings by which it asks."""
+    file, _, number = it.failure.about.rpartition(":")
+    if not number.isdecimal():
+        return (
+            by_hand(
+                "",
+                "grep -niE '^ *match .*exec' {config} ~/.ssh/config /etc/ssh/ssh_config    finds "
+                "the line: take it out, or have its program end at once",
+                config=it.config,
+            ),
+        )
+    path = file or str(at(it.seen.controller, "ssh_config") or "~/.ssh/config")
+    return (pass_over_block(path, int(number), root=path.startswith("/etc/")),)
+
+
+def _other_agent(it: Unreached) -> tuple[Fix, ...]:
+    ask = command_line(*it.ssh, "-G", it.name)
+    return (
+        by_hand(
+            "",
+            "unset SSH_AUTH_SOCK    has ssh use the keys in its files; or start the agent anew: "
+            '`eval "$(ssh-agent)"`, then `ssh-add`. An agent that {config} names (`IdentityAgent`) '
+            "stands in: {ask} | grep -i identityagent",
+            config=it.config,
+            ask=ask,
+        ),
+    )
+
+
+def _see_what_waits(it: Unreached) -> tuple[Fix, ...]:
+    return (
+        by_hand(
+            "",
+            "{try_it} true    shows, only to look, what ssh here did last",
+            try_it=command_line(*it.ssh, "-vvv", it.name),
+        ),
+    )
+
+
 def _as_told(it: Unreached) -> tuple[Fix, ...]:
     """What the one who looked could tell about the very case."""
     return tuple(Fix("", as_made(line), by_hand=True) for line in it.failure.fix)
@@ -345,6 +385,10 @@ MENDS: Mapping[SshKind, Mapping[str, Mend]] = {
         "slow": _see_load,
         "silent": _see_log,
         "jump": _ask_proxy,
+        "asks": _ask_nobody,
+        "agent": _other_agent,
+        "helper": _see_what_waits,
+        "waits": _see_what_waits,
     },
     "refused": {"": _start_server, "filtered": _open_port},
     "unreachable": {

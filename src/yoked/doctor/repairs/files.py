@@ -196,6 +196,31 @@ def close_key(path: str) -> Fix:
 
 
 @repair
+def renew_pub(key: str) -> Fix:
+    """Have the .pub beside a key of this machine be of that key."""
+    public = shell_line("{path}", path=f"{key}.pub")
+    return change_file("", public, "renewed", lambda _: command_line("ssh-keygen", "-y", "-f", key))
+
+
+@repair
+def pass_over_block(path: str, line: int, *, root: bool) -> Fix:
+    """Make a block of ssh's settings here a comment: from its `Match` or `Host` to the next."""
+    program = shell_line(
+        "awk -v from={line} {program}",
+        line=line,
+        program="NR == from { on = 1 } NR > from && tolower($1) ~ /^(host|match)$/ { on = 0 } "
+        '{ print (on ? "# " : "") $0 }',
+    )
+    return change_file(
+        "",
+        path_word(path),
+        f"block{line}",
+        lambda old: shell_line("{program} {old}", program=program, old=old),
+        root=root,
+    )
+
+
+@repair
 def make_executable(host: str, path: str) -> Fix:
     """Let a program run. It fails where a file system forbids it, or the file is no program."""
     return Fix(host, shell_line("chmod a+x {path} && {path} --version", path=path_word(path)))
