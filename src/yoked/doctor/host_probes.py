@@ -35,6 +35,8 @@ LOAD_S = 12.0
 # How long all of torch waits for a small world, which the cores are needed for.
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
+# How many times the patience with ssh a slow host gets at its second try.
+_MORE_PATIENCE = 4
 # The last look is answered at once, or tells nothing.
 _LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
@@ -471,11 +473,10 @@ class HostProbes:
 
     def _probe(self, host: Host) -> None:
         began_s = time.monotonic()
-        try:
-            client = self._agent(host)
-        except YokedError as problem:
-            self.failures[host.name] = failure_of(host.name, self._fleet.ssh_file, problem)
-            self._say(f"{host.name}: {self.failures[host.name].text}")
+        client = self._reach(host)
+        if isinstance(client, SshFailure):
+            self.failures[host.name] = client
+            self._say(f"{host.name}: {client.text}")
             return
         probe = HostProbe(host, client, time.monotonic() - began_s, is_lent=self._lend is not None)
         if self._closed:
@@ -484,12 +485,26 @@ class HostProbes:
         probe.begin(self._need, self._profile)
         self.here[host.name] = probe
 
-    def _agent(self, host: Host) -> AgentClient:
+    def _reach(self, host: Host) -> AgentClient | SshFailure:
+        """An agent, or why there is none. A host that is slow is waited for once more, longer:
+        programs start there, so nothing keeps anybody from looking at it.
+        """
+        failure: SshFailure | None = None
+        for times in (1, _MORE_PATIENCE):
+            try:
+                return self._agent(host, times * self._profile.patience_s)
+            except YokedError as problem:
+                failure = failure_of(host.name, self._fleet.ssh_file, problem)
+            if failure.cause != "slow" or self._lend is not None:
+                break
+        assert failure is not None
+        return failure
+
+    def _agent(self, host: Host, patience_s: int) -> AgentClient:
         if self._lend is not None:
             return self._lend(host.name)
-        profile = self._profile
         return connect_host(
-            host, self._fleet.ssh_file, patience_s=profile.patience_s, shared=profile.shared
+            host, self._fleet.ssh_file, patience_s=patience_s, shared=self._profile.shared
         )
 
 
