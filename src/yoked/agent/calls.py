@@ -56,6 +56,7 @@ MODULES = {
     "half_open": "listeners",
     "health": "health",
     "culprits": "culprits",
+    "start_files": "startfiles",
     "trial": "trials",
     "trial_go": "trials",
     "watch": "watch",

@@ -24,6 +24,7 @@ PARTS = {
     "loopback": "loopback",
     "environment": "environ",
     "set_by": "startfiles",
+    "set_limits": "startfiles",
     "preload": "environ",
     "basics": "basics",
     "firewall": "firewall",

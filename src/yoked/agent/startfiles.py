@@ -1,4 +1,5 @@
-"""Where variables are set that a program finds which comes in by ssh: files of shells, PAM, sshd.
+"""Where variables and limits are set that a program finds which comes in by ssh: files of shells,
+PAM, sshd; and what else a start file of the shell does.
 
 Source: bash(1), zsh(1), pam_env(8), sshd(8) and sshd_config(5), environment.d(5). A file that
 another one reads (`. FILE`) counts too.
@@ -8,12 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.ask import text
 from yoked.agent.environ import probe_environment
+from yoked.agent.server import Call
+from yoked.agent.starttrace import PROOFS, StartFiles, told
 from yoked.core.proc import ProcessId
 
 # In the order in which they are read, as far as there is one.
@@ -29,6 +33,20 @@ _FILES = (
 # Those that every login has, and that keep no run from working.
 _USUAL = re.compile(r"HOME|LANG|LC_\w+|YOKED_\w+")
 _READS = re.compile(r"(?:^|[;&]|\bthen)\s*(?:\.|source)\s+[\"']?([^\"'\s;&]+)", re.MULTILINE)
+# By the letter of `ulimit`: the limit of getrlimit(2), its name in limits.conf(5), and that one's
+# unit; a limit of fewer is one of somebody's choice.
+_LIMITS = {
+    "n": (resource.RLIMIT_NOFILE, "nofile", 1, 1024),
+    "u": (getattr(resource, "RLIMIT_NPROC", None), "nproc", 1, 4096),
+    "s": (resource.RLIMIT_STACK, "stack", 1024, 8 << 20),
+    "v": (resource.RLIMIT_AS, "as", 1024, 1 << 62),
+    "d": (resource.RLIMIT_DATA, "data", 1024, 1 << 62),
+    "f": (resource.RLIMIT_FSIZE, "fsize", 1024, 1 << 62),
+    "t": (resource.RLIMIT_CPU, "cpu", 60, 1 << 62),
+}
+_ULIMIT = re.compile(r"(?:builtin |command )?ulimit (.*)")
+_PAM_LIMITS = ("/etc/security/limits.conf", "/etc/security/limits.d/*.conf")
+_TRACE_S = 2.0
 _MOST_FILES, _MOST_BYTES, _MOST_PLACES = 80, 200_000, 4
 
 
@@ -63,6 +81,54 @@ def places_of(names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def probe_set_limits() -> dict[str, list[dict[str, Any]]]:
+    """By letter of `ulimit`, for the limits that are low: the lines that set them, [{file, line}].
+
+    Those of start files, which are run again; else those of PAM's limits.conf with just that value.
+    """
+    low = {letter: soft for letter, soft in _soft_limits().items() if soft < _LIMITS[letter][3]}
+    if not low:
+        return {}
+    found: dict[str, list[dict[str, Any]]] = {letter: [] for letter in low}
+    for each in StartFiles(limit_s=_TRACE_S).commands():
+        if called := _ULIMIT.fullmatch(each.words):
+            letters = set("".join(re.findall(r"-(\w+)", called[1])))
+            for letter in letters & low.keys():
+                found[letter].append({"file": each.file, "line": each.line})
+    for letter, soft in low.items():
+        _, item, unit, _ = _LIMITS[letter]
+        if not found[letter]:
+            found[letter] = list(_pam_lines(item, soft // unit))
+    return {letter: places[:_MOST_PLACES] for letter, places in found.items()}
+
+
+def _soft_limits() -> dict[str, int]:
+    """Those of this process, by letter, that are not without bounds."""
+    told = {
+        letter: resource.getrlimit(kind)[0]
+        for letter, (kind, *_) in _LIMITS.items()
+        if kind is not None
+    }
+    return {letter: soft for letter, soft in told.items() if soft != resource.RLIM_INFINITY}
+
+
+def _pam_lines(item: str, value: int) -> Iterator[dict[str, Any]]:
+    """The lines of limits.conf that give an item a value."""
+    sets = re.compile(rf"\s*[^#\s]\S*\s+\S+\s+{item}\s+{value}\s*(?:#.*)?")
+    for path in _matching(_PAM_LIMITS):
+        for number, line in enumerate(text(path).splitlines(), start=1):
+            if sets.fullmatch(line):
+                yield {"file": str(path), "line": number}
+
+
+def answer_start_files(call: Call) -> dict[str, Any]:
+    """Which command of a start file keeps something from working that must.
+
+    args: proofs, of yoked.agent.starttrace.PROOFS. Gives what `told` of that module gives.
+    """
+    return told(proofs=tuple(each for each in call.args["proofs"] if each in PROOFS))
+
+
 def _contents() -> Iterator[tuple[Path, str]]:
     """Start files that are here, and those that they read, each with what it says."""
     waiting = list(_start_files())
@@ -83,12 +149,16 @@ def _contents() -> Iterator[tuple[Path, str]]:
 
 
 def _start_files() -> Iterator[Path]:
-    for name in (*_FILES, *_sshd_files()):
-        path = Path(name).expanduser()
-        yield from sorted(path.parent.glob(path.name)) if "*" in name else [path]
+    yield from _matching((*_FILES, *_sshd_files()))
     for conda in (os.environ.get("CONDA_PREFIX"), os.environ.get("CONDA_PREFIX_1")):
         if conda:
             yield from sorted(Path(conda, "etc/conda/activate.d").glob("*"))
+
+
+def _matching(names: Iterable[str]) -> Iterator[Path]:
+    for name in names:
+        path = Path(name).expanduser()
+        yield from sorted(path.parent.glob(path.name)) if "*" in name else [path]
 
 
 def _sshd_files() -> Iterator[str]:

@@ -9,7 +9,7 @@
     def open_files(seen: Examination) -> Iterator[Match]:
         for host in seen.up:
             ...
-            yield Match(host.name, take_out_limit(host.name, "n"), soft=24, needed=184)
+            yield Match(host.name, *lift(host, "n"), soft=24, needed=184)
 
 The function tells places and figures; the sentences stand above it, once.
 """

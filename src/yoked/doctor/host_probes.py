@@ -17,6 +17,7 @@ from typing import Any
 from yoked.doctor.dials import RENDEZVOUS_PORT
 from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
+from yoked.doctor.sshinside import of_start_files
 from yoked.doctor.sshtry import failure_of, seen_by
 from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError, YokedError
@@ -41,7 +42,7 @@ _MORE_PATIENCE = 4
 _LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
 # out why one fails, which takes an import of torch or two for each try.
-_STUCK_S, _CULPRITS_S = 8.0, 40.0
+_STUCK_S, _CULPRITS_S, _START_FILES_S = 8.0, 40.0, 13.0
 # Variables that Python or torch acts upon when it is imported; and how long that is waited for
 # where one host alone has such a one.
 _ACTED_UPON, _SUSPECT_S = re.compile("(PY)?TORCH|PYTHON|LD_|OMP_|KMP_|MKL_"), 6.0
@@ -91,6 +92,7 @@ class HostProbe:
         self._silent = False
         self._unanswered: dict[str, str] = {}
         self._culprits: Mapping[str, Any] | None = None
+        self._prints: Mapping[str, Any] | None = None
         self._last: Sight | None = None
         self._line = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, Future[Any]] = {}
@@ -198,7 +200,12 @@ class HostProbe:
         self.trials["train"] = RankProbe(self, python, "train")
 
     def find_culprits(self) -> None:
-        """Have the agent find out what keeps the interpreter from working, where it does not."""
+        """Have the agent find out what keeps the interpreter from working, where it does not, and
+        which start file prints, where one does.
+        """
+        if self.client.noise:
+            told = self.ask("start_files", proofs=["prints"], timeout_s=_START_FILES_S) or {}
+            self._prints = told.get("command") if told.get("how") == "prints" else None
         broken = self._broken()
         said = "" if broken is None else str(broken.failed)
         # What the kernel killed for its size would be killed again.
@@ -230,7 +237,8 @@ class HostProbe:
         health = dict(self._waiting["health"].result() or {})
         if health:
             shell = health.get("shell") or {}
-            health["shell"] = {**shell, "sources_noise": bool(self.client.noise)}
+            noise = bool(self.client.noise)
+            health["shell"] = {**shell, "sources_noise": noise, "prints": self._prints}
         failure = self._failure(health)
         first: Sight | None = self._waiting["sight"].result()
         if first is not None and self._last is not None:
@@ -428,7 +436,7 @@ class HostProbes:
 
     def begin_health(self, addresses: Mapping[str, Sequence[str]]) -> None:
         """Ask all that are here for their health. addresses: of each host, by its name."""
-        names = [name for each in self._fleet.hosts if (name := _bare_name(each)) is not None]
+        names = [name for each in self._fleet.hosts if (name := each.bare_name) is not None]
         for probe in self.here.values():
             others = [
                 address
@@ -446,9 +454,14 @@ class HostProbes:
 
     def seen(self, host: Host) -> HostSeen:
         """The record of a host, once all has been answered."""
-        if host.name in self.here:
-            return self.here[host.name].seen()
-        return HostSeen(host.name, dataclasses.asdict(host), self.failures[host.name])
+        if host.name not in self.here:
+            return HostSeen(host.name, dataclasses.asdict(host), self.failures[host.name])
+        seen = self.here[host.name].seen()
+        if seen.failure is not None and seen.failure.cause == "silent":
+            # It came up. So ssh leads to a program there, which may not be able to go on.
+            why = of_start_files(seen.failure, host.name, self._fleet.ssh_file)
+            seen = dataclasses.replace(seen, failure=why)
+        return seen
 
     def find_culprits(self) -> None:
         """Have the hosts whose interpreter fails find out why, at the same time."""
@@ -489,16 +502,15 @@ class HostProbes:
         """An agent, or why there is none. A host that is slow is waited for once more, longer:
         programs start there, so nothing keeps anybody from looking at it.
         """
-        failure: SshFailure | None = None
-        for times in (1, _MORE_PATIENCE):
+        patience_s = self._profile.patience_s
+        while True:
             try:
-                return self._agent(host, times * self._profile.patience_s)
+                return self._agent(host, patience_s)
             except YokedError as problem:
                 failure = failure_of(host.name, self._fleet.ssh_file, problem)
-            if failure.cause != "slow" or self._lend is not None:
-                break
-        assert failure is not None
-        return failure
+            if failure.cause != "slow" or patience_s != self._profile.patience_s or self._lend:
+                return failure
+            patience_s *= _MORE_PATIENCE
 
     def _agent(self, host: Host, patience_s: int) -> AgentClient:
         if self._lend is not None:
@@ -506,9 +518,3 @@ class HostProbes:
         return connect_host(
             host, self._fleet.ssh_file, patience_s=patience_s, shared=self._profile.shared
         )
-
-
-def _bare_name(host: Host) -> str | None:
-    """The name by which others would look a host up; None: it is an address, or this machine."""
-    name = host.name.rpartition("@")[2]
-    return None if name == HERE or not name.strip("0123456789.:") or ":" in name else name

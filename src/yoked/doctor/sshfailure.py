@@ -304,7 +304,8 @@ def _of_this_machine(told: SshFailure, tried: Try, stage: str) -> SshFailure:
     executed = EXECUTED.findall(tried.words)
     since = "before it has dialled" if not stage else "although the host has answered"
     if not stage and executed:
-        text = f"ssh here waits for `{executed[-1]}`, {since}"
+        line = f" (line {tried.place.rpartition(':')[2]})" if tried.place else ""
+        text = f"ssh here waits for `{executed[-1]}`, a Match exec of its settings{line}, {since}"
         return replace(told, text=text, cause="asks", about=tried.place)
     if tried.is_dumb:
         text = "ssh here waits for its key agent, which takes questions and answers none"

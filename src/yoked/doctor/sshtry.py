@@ -19,6 +19,7 @@ from pathlib import Path
 from yoked.core.parallel import at_once, gather_within
 from yoked.core.proc import children_of
 from yoked.doctor.sshfailure import EXECUTED, explained, stage_of, told_failure, wants_try
+from yoked.doctor.sshinside import of_start_files
 from yoked.doctor.sshway import (
     Signs,
     Try,
@@ -35,6 +36,8 @@ from yoked.remote.ssh import NoAgentError, ssh_argv
 from yoked.remote.transport import kill_way
 
 _LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "other")
+# The shell there runs what it is told, and something is in the way of the agent.
+_RUNS = frozenset({("python", "died"), ("shell", "")})
 _ASK_S = 2.0
 # Until the server has said its name, and until the login is through.
 _TRY_S = 3
@@ -61,7 +64,12 @@ _OF_OTHERS = 0o077
 
 
 def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
-    """What kept the agent of a host from coming; where it is not plain, one more try is made."""
+    """What kept the agent of a host from coming; where it is not plain, more tries are made."""
+    told = _failure_by_trying(host, ssh_config, problem)
+    return of_start_files(told, host, ssh_config) if (told.kind, told.cause) in _RUNS else told
+
+
+def _failure_by_trying(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
     told = told_failure(problem)
     if told.cause == "no-match" and _is_narrowed(host, ssh_config, told.text):
         return replace(told, cause="narrowed")

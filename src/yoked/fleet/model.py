@@ -32,6 +32,12 @@ class Host:
     python: str | None = None
     nice: int = 0
 
+    @property
+    def bare_name(self) -> str | None:
+        """The name by which others would look it up; None: it is an address, or this machine."""
+        name = self.name.rpartition("@")[2]
+        return None if name == HERE or not name.strip("0123456789.:") or ":" in name else name
+
 
 @dataclass(frozen=True)
 class Notify:

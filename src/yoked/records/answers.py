@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES
+from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES, START_FILES
 from yoked.records.job_rules import JOB, STATE
 from yoked.records.rules import (
     OddError,
@@ -63,6 +63,7 @@ RESULTS: Mapping[str, Rule] = {
     "interfaces": INTERFACES,
     "health": HEALTH,
     "culprits": CULPRITS,
+    "start_files": START_FILES,
     "watch": complete({"time_s": number, "monotonic_s": number, "kept": named(word, flag)}),
     "dial": all_of(DIAL),
     "file_list": all_of(all_of(text, count, whole)),

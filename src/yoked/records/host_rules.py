@@ -149,6 +149,10 @@ _PROCESSES = each(
     )
 )
 PLACE = fields({"file": path, "line": count}, needed=("file",))
+# A command that a start file of the shell runs.
+START_COMMAND = fields(
+    {"file": path, "line": count, "words": line}, needed=("file", "line", "words")
+)
 _HOP = fields({"interface": interface, "gateway": address, "weight": count}, needed=("interface",))
 _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
@@ -215,6 +219,8 @@ HEALTH = fields(
         "environment": named(variable, text),
         # By variable, where start files set it.
         "set_by": named(variable, each(PLACE)),
+        # By letter of ulimit, where a low limit is set.
+        "set_limits": named(word, each(PLACE)),
         # Libraries that /etc/ld.so.preload loads into every program.
         "preload": each(line),
         # By what every program needs and does not work, why.
@@ -393,7 +399,9 @@ HEALTH = fields(
                 "busy": _PROCESSES,
             }
         ),
-        "shell": fields({"login_shell": line, "rc": path, "sources_noise": flag}),
+        "shell": fields(
+            {"login_shell": line, "rc": path, "sources_noise": flag, "prints": START_COMMAND}
+        ),
         "virtual": fields(
             {
                 "container": word,
@@ -408,6 +416,15 @@ HEALTH = fields(
         "data": named(line, line),
         "code": named(line, line),
         "untold": named(word, text),
+    }
+)
+
+# The command of a start file that keeps something from working: see yoked.agent.starttrace.
+START_FILES = fields(
+    {
+        "proof": one_of("start", "reads", "prints", "threads"),
+        "how": one_of("start", "reads", "prints", "threads", "waits", "ends", "inside"),
+        "command": START_COMMAND,
     }
 )
 

@@ -138,6 +138,7 @@ ABOUT = {
     "asks": "/home/ada/.ssh/config:3",
     "key-command": "/home/ada/.ssh/authorized_keys:2",
     "chroot": "/bin/bash",
+    "start-file": "/home/ada/.bashrc:3",
     "wrong-user": "ubuntu",
     "not-executable": "/opt/py/bin/python3.11",
     "config-mode": "/home/ada/.ssh/config",
@@ -193,6 +194,10 @@ CASES = (
     Case("shell-noise", said("health/shell/sources_noise", True), severity="warning"),
     Case("shell-noise", said("health/shell", {
         "login_shell": "/bin/bash", "rc": "~/.ssh/rc", "sources_noise": True}),
+         severity="warning"),
+    Case("shell-noise", said("health/shell", {
+        "login_shell": "/bin/bash", "rc": "~/.ssh/rc", "sources_noise": True,
+        "prints": {"file": "/home/ada/.bashrc", "line": 3, "words": "echo hello"}}),
          severity="warning"),
     Case("shell-noise", lambda: replace(
         told(home(), "garage", "health/shell/sources_noise", True), controller={
@@ -276,6 +281,12 @@ CASES = (
     Case("process-limit", said("health/limits/pids", {"max": 64, "current": 40})),
     Case("address-space", said("health/limits/as", [600 << 20, None])),
     Case("address-space", said("health/limits/stack", [65_536, 65_536])),
+    Case("address-space", lambda: told(
+        told(home(), "garage", "health/limits/stack", [65_536, 65_536]), "garage",
+        "health/set_limits", {"s": [{"file": "/etc/bash.bashrc", "line": 1}]})),
+    Case("open-files", lambda: told(
+        told(home(), "garage", "health/limits/nofile", [24, 24]), "garage",
+        "health/set_limits", {"n": []})),
     Case("file-size", said("health/limits/fsize", [65_536, 65_536])),
     Case("cpu-time", said("health/limits/cpu", [600, 600])),
     Case("umask", said("health/limits/umask", 0o777)),

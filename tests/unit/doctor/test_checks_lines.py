@@ -30,6 +30,7 @@ from yoked.doctor.repairs.fleet import choose_again, edit_entry
 from yoked.doctor.repairs.network import narrow_route, write_name
 from yoked.doctor.repairs.packages import get_package, get_torch, mend_environment
 from yoked.doctor.repairs.startfiles import (
+    leave_out_line,
     quiet,
     take_out_limit,
     take_out_variable,
@@ -165,6 +166,36 @@ def test_a_pub_becomes_that_of_its_key(tmp_path: Path) -> None:
     assert public.read_text().split()[:2] == own
     run(undo(fix), tmp_path)
     assert public.read_text() == "ssh-ed25519 AAAA old\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        (2, "A=1\n# echo hello\nif true; then\n  B=2\nfi\n"),
+        # Without it the rest would be no program.
+        (3, "case $- in *i*) ;; *) return ;; esac\nA=1\necho hello\nif true; then\n  B=2\nfi\n"),
+    ],
+)
+def test_a_line_of_a_start_file_becomes_a_comment(line: int, after: str, tmp_path: Path) -> None:
+    file = tmp_path / "my rc"
+    before = "A=1\necho hello\nif true; then\n  B=2\nfi\n"
+    file.write_text(before)
+    fix = leave_out_line("garage", str(file), line)
+
+    assert run(fix.command, tmp_path).returncode == 0
+
+    assert file.read_text() == after
+    assert run(undo(fix), tmp_path).returncode == 0
+    assert file.read_text() == before
+
+
+def test_a_line_of_a_system_is_for_root() -> None:
+    own, system = (leave_out_line("garage", f, 1) for f in ("~/.bashrc", "/etc/bash.bashrc"))
+    pam = leave_out_line("garage", "/etc/security/limits.conf", 4)
+
+    assert (own.root, system.root, pam.root) == (False, True, True)
+    # It is no program of a shell.
+    assert "esac" not in pam.command
 
 
 def test_a_variable_that_no_file_sets_is_left_to_a_person() -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.environment import shown_places
 from yoked.doctor.checks.links import NO_DESCRIPTORS, USED_UP
-from yoked.doctor.checks.query import part, ranks_of
+from yoked.doctor.checks.query import mapping, part, ranks_of
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.startfiles import take_out_limit
+from yoked.doctor.repairs.startfiles import leave_out_line, take_out_limit
 from yoked.doctor.repairs.system import end_processes, sysctl
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import shell_line
@@ -32,10 +33,11 @@ _USUAL_PORTS = "32768 60999"
 # The kernel's own on machines with few CPUs.
 _USUAL_PIDS = 32_768
 _RANGES = re.compile(r"\b(\d{1,5})(?:-(\d{1,5}))?\b")
+_LETTERS = {"as": "v", "data": "d"}
 _TERMS = "`ulimit` in a start file of the shell, limits.conf, or the ssh server's own unit"
 _LIFTED = (
-    "Makes the `ulimit` line of the start file a comment. Where the limit is set elsewhere "
-    "(/etc/security/limits.conf, a unit's LimitNOFILE), the line finds nothing, and says so."
+    "Makes the line a comment that sets it: `ulimit` of a start file, found by running those "
+    "again, or the line of /etc/security/limits.conf. A unit's LimitNOFILE and the like: by hand."
 )
 
 
@@ -43,6 +45,30 @@ def _soft(host: HostSeen, name: str) -> int | None:
     """A limit as a process meets it; None: there is none, or it was not told."""
     pair = part(host, "limits", name)
     return None if not pair else pair[0]
+
+
+def _lift(host: HostSeen, letter: str) -> Iterator[Fix]:
+    """The lines that lift a limit. letter: that of `ulimit`."""
+    told = part(host, "set_limits")
+    places = None if told is None else mapping(told).get(letter)
+    if places is None:
+        yield take_out_limit(host.name, letter)
+        return
+    for each in places:
+        yield leave_out_line(host.name, str(each["file"]), int(each.get("line") or 0))
+    if not places:
+        yield by_hand(
+            host.name,
+            "no start file and no line of limits.conf sets it, so what starts the ssh server does: "
+            "`systemctl show ssh sshd | grep ^Limit`, or the settings of the container, only look; "
+            "lift it there, and start the server again",
+        )
+
+
+def _where(host: HostSeen, *letters: str) -> str:
+    """` (/etc/bash.bashrc, line 1)`, of limits; empty: nobody knows."""
+    told = mapping(part(host, "set_limits"))
+    return shown_places(each for letter in letters for each in told.get(letter) or ())
 
 
 def _world(seen: Examination) -> int:
@@ -59,7 +85,7 @@ def _short_of(seen: Examination, errors: frozenset[str]) -> set[str]:
     question="May a process hold enough files open?",
     reads=("health.limits", "dials"),
     severity="error",
-    saw="a process of {host} may hold {soft} files open; a rank needs about {needed}",
+    saw="a process of {host} may hold {soft} files open{where}; a rank needs about {needed}",
     why="torch ends with `Too many open files`",
     symptom="`OSError: [Errno 24] Too many open files`.",
     cause=f"A low limit: {_TERMS}.",
@@ -73,7 +99,7 @@ def open_files(seen: Examination) -> Iterator[Match]:
         soft, needed = _soft(host, "nofile"), _FILES + _FILES_OF_PEER * _world(seen)
         if (soft is None or soft >= needed) and host.name not in starved:
             continue
-        yield Match(host.name, take_out_limit(host.name, "n"), soft=soft, needed=needed)
+        yield Match(host.name, *_lift(host, "n"), soft=soft, needed=needed, where=_where(host, "n"))
 
 
 @check(
@@ -82,7 +108,7 @@ def open_files(seen: Examination) -> Iterator[Match]:
     reads=("health.limits",),
     severity="error",
     saw={
-        "user": "the user of {host} may have {room:,} processes and threads; "
+        "user": "the user of {host} may have {room:,} processes and threads{where}; "
         "{ranks:plural rank} would take about {needed}",
         "numbers": "{host} has {room:,} numbers left for processes and threads (kernel.pid_max); "
         "{ranks:plural rank} would take about {needed}",
@@ -106,16 +132,24 @@ def process_limit(seen: Examination) -> Iterator[Match]:
         free = most - tasks if most and tasks is not None else None
         # Root's processes are not counted.
         if soft is not None and soft < needed and host.facts.get("uid") != 0:
-            how, room, fix = "user", soft, take_out_limit(host.name, "u")
+            how, room, fixes = "user", soft, tuple(_lift(host, "u"))
         elif left is not None and left < needed:
             how, room = "group", left
-            fix = by_hand(host.name, "start the container with a higher --pids-limit")
+            fixes = (by_hand(host.name, "start the container with a higher --pids-limit"),)
         elif free is not None and free < needed:
             how, room = "numbers", max(0, free)
-            fix = sysctl(host.name, "kernel.pid_max", _USUAL_PIDS, was=most)
+            fixes = (sysctl(host.name, "kernel.pid_max", _USUAL_PIDS, was=most),)
         else:
             continue
-        yield Match(host.name, fix, how=how, room=room, ranks=ranks_of(seen, host), needed=needed)
+        yield Match(
+            host.name,
+            *fixes,
+            how=how,
+            room=room,
+            ranks=ranks_of(seen, host),
+            needed=needed,
+            where=_where(host, "u") if how == "user" else "",
+        )
 
 
 @check(
@@ -123,7 +157,7 @@ def process_limit(seen: Examination) -> Iterator[Match]:
     question="May a process map as much as torch does?",
     reads=("health.limits",),
     severity="error",
-    saw="a process of {host} may have {limit:bytes} of {what}",
+    saw="a process of {host} may have {limit:bytes} of {what}{where}",
     why={
         "": "torch maps several times that before the first tensor, and ends with `failed to map "
         "segment` or `Cannot allocate memory`",
@@ -144,16 +178,18 @@ def address_space(seen: Examination) -> Iterator[Match]:
         }
         stack = _soft(host, "stack")
         if stack is not None and stack < _STACK_BYTES:
-            fix = take_out_limit(host.name, "s")
-            yield Match(host.name, fix, how="stack", limit=stack, what="stack")
+            fixes = _lift(host, "s")
+            where = _where(host, "s")
+            yield Match(host.name, *fixes, how="stack", limit=stack, what="stack", where=where)
         if not tight:
             continue
         name = min(tight, key=lambda each: tight[each])
         yield Match(
             host.name,
-            *(take_out_limit(host.name, {"as": "v", "data": "d"}[each]) for each in tight),
+            *(fix for each in tight for fix in _lift(host, _LETTERS[each])),
             limit=tight[name],
             what="addresses",
+            where=_where(host, *(_LETTERS[each] for each in tight)),
         )
 
 
@@ -162,7 +198,7 @@ def address_space(seen: Examination) -> Iterator[Match]:
     question="May a file be as large as a checkpoint?",
     reads=("health.limits",),
     severity="error",
-    saw="a file of {host} may have {soft:bytes}; a run writes files of {needed:bytes}",
+    saw="a file of {host} may have {soft:bytes}{where}; a run writes files of {needed:bytes}",
     why="the first that grows beyond it ends its rank: `File size limit exceeded`",
     symptom="A rank ends with signal 25, `File size limit exceeded`.",
     cause=f"A low limit: {_TERMS}.",
@@ -174,7 +210,9 @@ def file_size(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         soft = _soft(host, "fsize")
         if soft is not None and soft < needed:
-            yield Match(host.name, take_out_limit(host.name, "f"), soft=soft, needed=needed)
+            yield Match(
+                host.name, *_lift(host, "f"), soft=soft, needed=needed, where=_where(host, "f")
+            )
 
 
 @check(
@@ -182,7 +220,7 @@ def file_size(seen: Examination) -> Iterator[Match]:
     question="May a process compute for long?",
     reads=("health.limits",),
     severity="error",
-    saw="a process of {host} is ended after {soft:duration} of CPU time",
+    saw="a process of {host} is ended after {soft:duration} of CPU time{where}",
     why="a rank uses that up on all its threads at once, and is killed",
     symptom="Ranks are killed after the same time in each run: signal 24 or 9.",
     cause=f"A limit of CPU time: {_TERMS}; login nodes of clusters have one.",
@@ -193,7 +231,7 @@ def cpu_time(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         soft = _soft(host, "cpu")
         if soft is not None and soft < _LONG_S:
-            yield Match(host.name, take_out_limit(host.name, "t"), soft=soft)
+            yield Match(host.name, *_lift(host, "t"), soft=soft, where=_where(host, "t"))
 
 
 @check(

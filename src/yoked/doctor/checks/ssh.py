@@ -7,12 +7,12 @@ from typing import Any
 
 from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
-from yoked.doctor.checks.query import at, part
+from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.checks.ssh_causes import EVERYWHERE, WHY
 from yoked.doctor.checks.ssh_login import SHOW_KEY, Unreached, refused_everywhere
 from yoked.doctor.checks.ssh_mends import MENDS
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.startfiles import quiet
+from yoked.doctor.repairs.startfiles import leave_out_line, quiet
 from yoked.doctor.sshfailure import HERE
 from yoked.fleet.model import HERE as THIS_MACHINE
 from yoked.records.examination import Examination, SshKind
@@ -112,6 +112,7 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
         "": "something that ssh starts on {host} prints, although nobody sits there",
         "rc": "something that ssh starts on {host} prints, although nobody sits there; sshd runs "
         "{file} at each login",
+        "line": "{file} on {host} prints, although nobody sits there: {words}",
         "here": "{file}, which is ssh on this machine, prints in front of what every host says: "
         "{words}",
     },
@@ -119,8 +120,10 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
     symptom="scp: `Received message too long`; rsync: `is your shell clean?`.",
     cause="A start file of the shell greets, for people and programs alike; or ~/.ssh/rc or "
     "/etc/ssh/sshrc does.",
-    fix="Tries each start file of the shell, and has one that prints end at once where nobody sits "
-    "at a terminal, which also leaves out what it exports. Where none does, it says so.",
+    fix="Makes the line a comment that prints, found by running the start files again. Where that "
+    "is not known: tries each start file of the shell, and has one that prints end at once where "
+    "nobody sits at a terminal, which also leaves out what it exports; where none does, it says "
+    "so.",
 )
 def shell_noise(seen: Examination) -> Iterator[Match]:
     if words := at(seen.controller, "ssh_prints"):
@@ -134,6 +137,16 @@ def shell_noise(seen: Examination) -> Iterator[Match]:
         return
     for host in seen.up:
         if part(host, "shell", "sources_noise") is not True:
+            continue
+        if prints := mapping(part(host, "shell", "prints")):
+            place, line = str(prints["file"]), int(prints["line"])
+            yield Match(
+                host.name,
+                leave_out_line(host.name, place, line),
+                how="line",
+                file=f"{place}, line {line},",
+                words=prints["words"],
+            )
             continue
         rc = part(host, "shell", "rc")
         look = by_hand(

@@ -79,6 +79,8 @@ _SHELL = {
     "which",
     "hangs": "the login is through, and what starts there waits: a start file of the shell, "
     "ForceCommand, ~/.ssh/rc or /etc/ssh/sshrc; cannot tell which",
+    "start-file": "the shell runs that line for each program that comes in by ssh, the agent and "
+    "the ranks among them",
     "nologin": "the login shell of that user lets nobody in",
     "key-command": "authorized_keys there has a command= for our key, which runs instead of any "
     "other",

@@ -9,7 +9,7 @@ from yoked.doctor.checks.query import at
 from yoked.doctor.checks.ssh_login import DENIED, HOST_KEY, LOG, RELOAD, Mend, Unreached
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import make_executable, name_for_ssh, pass_over_block
-from yoked.doctor.repairs.startfiles import quiet, take_out_variable
+from yoked.doctor.repairs.startfiles import leave_out_line, quiet, take_out_variable
 from yoked.doctor.repairs.system import give_login_shell, install_python, start_ssh_server
 from yoked.records.examination import Fix, SshKind
 from yoked.records.shell import as_made, command_line, path_word, shell_line
@@ -47,6 +47,13 @@ def _look_at_server(it: Unreached) -> Fix:
         "`grep -n command= ~/.ssh/authorized_keys`; `ls -l ~/.ssh/rc /etc/ssh/sshrc`",
         settings=settings,
     )
+
+
+def _leave_line_out(it: Unreached) -> tuple[Fix, ...]:
+    file, _, number = it.failure.about.rpartition(":")
+    if not number.isdecimal():
+        return _run_commands(it)
+    return (leave_out_line(it.name, file, int(number)),)
 
 
 def _let_in(it: Unreached) -> tuple[Fix, ...]:
@@ -403,6 +410,7 @@ MENDS: Mapping[SshKind, Mapping[str, Mend]] = {
     "shell": {
         "": _run_commands,
         "hangs": _run_commands,
+        "start-file": _leave_line_out,
         "nologin": _let_in,
         "key-command": _free_key,
         "sftp-only": _no_forced,

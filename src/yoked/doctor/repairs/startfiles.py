@@ -10,7 +10,7 @@ from typing import Any
 from yoked.doctor.repairs.base import by_hand, repair
 from yoked.doctor.repairs.files import change_file
 from yoked.records.examination import Fix
-from yoked.records.shell import Line, command_line, joined, shell_line
+from yoked.records.shell import Line, command_line, joined, path_word, shell_line
 
 # Those that bash, zsh and sshd read where ssh runs a program.
 _FILES = shell_line("~/.bashrc ~/.zshenv ~/.ssh/environment ~/.pam_environment")
@@ -91,6 +91,32 @@ def take_out_variable(
     return _comment_out(host, sets, programs, name, among, root=root)
 
 
+_GUARD = "case $- in *i*) ;; *) return ;; esac"
+
+
+@repair
+def leave_out_line(host: str, file: str, line: int) -> Fix:
+    """Make a line of a start file, or of PAM's settings, a comment.
+
+    Where a start file is no program of bash without it, the line being a part of a longer command,
+    all of the file is for those who sit at a terminal.
+    """
+
+    def change(old: Line) -> Line:
+        less = shell_line("sed {program} {old}", program=f"{line}s/^/# /", old=old)
+        if file.startswith("/etc/security/"):
+            return less
+        return shell_line(
+            "{{ {less} | bash -n 2> /dev/null && {less} || {{ echo {guard}; cat {old}; }}; }}",
+            less=less,
+            guard=_GUARD,
+            old=old,
+        )
+
+    root = file.startswith(("/etc/", "/usr/", "/opt/"))
+    return change_file(host, path_word(file), f"line{line}", change, root=root)
+
+
 @repair
 def take_out_limit(host: str, flag: str) -> Fix:
     """Have no start file call `ulimit` with a flag."""
@@ -142,7 +168,6 @@ def quiet(host: str) -> Fix:
     """Have the start files end at once where nobody sits at a terminal: those that print, exit or
     wait, which is tried. It fails where none does: then something else speaks.
     """
-    guard = "case $- in *i*) ;; *) return ;; esac"
     # Each is read by its own shell, as over ssh, with a word behind it that must be all there is.
     # Within limits, where the host has the program for that.
     begin = shell_line(
@@ -158,5 +183,5 @@ def quiet(host: str) -> Fix:
         host,
         begin,
         "quiet",
-        lambda old: shell_line("{{ echo {guard}; cat {old}; }}", guard=guard, old=old),
+        lambda old: shell_line("{{ echo {guard}; cat {old}; }}", guard=_GUARD, old=old),
     )

@@ -1,0 +1,107 @@
+"""A login that works, and yet no agent: which line of a start file there is to blame.
+
+The program that finds it out (yoked.agent.starttrace) needs neither what is sent to a host, nor
+threads, nor the variables of the login: those are what may be broken.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import subprocess
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yoked
+from yoked.records.examination import SshFailure
+from yoked.records.host_rules import START_FILES
+from yoked.records.rules import reread
+from yoked.records.shell import shell_line
+from yoked.remote.ssh import ssh_argv
+from yoked.text import one_line
+
+_TRY_S, _LIMIT_S = 4, 25.0
+_FLAGS = shell_line("-E -s -S")
+_SOURCE = Path(yoked.__file__).parent / "agent" / "starttrace.py"
+_SAID = {
+    "start": "and no program can be started behind it",
+    "threads": "and no program can start a thread behind it",
+    "reads": "which reads what is sent to the host for another program",
+    "prints": "which prints, although nobody sits there",
+    "waits": "and waits there",
+    "ends": "and ends there",
+}
+_INSIDE = {
+    "start": "and in it no program can be started",
+    "threads": "and in it no program can start a thread",
+    "reads": "which reads what is sent to the host",
+    "prints": "which prints",
+}
+
+
+def of_start_files(told: SshFailure, host: str, ssh_config: Path | None) -> SshFailure:
+    """The same failure, or the line of a start file there that is to blame for it."""
+    return blamed(told, _ask(host, ssh_config))
+
+
+def blamed(told: SshFailure, answer: Mapping[str, Any]) -> SshFailure:
+    """answer: as of the agent's call `start_files`."""
+    command, how, proof = answer.get("command"), answer.get("how"), answer.get("proof")
+    if not command or not how or not proof:
+        return told
+    ends = _SAID.get(how)
+    if ends is None:
+        ends = f"which puts each login into another program, {_INSIDE[proof]}"
+    text = f"{command['file']}, line {command['line']}, runs `{one_line(command['words'])}`, {ends}"
+    about = f"{command['file']}:{command['line']}"
+    return replace(told, kind="shell", cause="start-file", text=text, about=about)
+
+
+def _ask(host: str, ssh_config: Path | None) -> Mapping[str, Any]:
+    """What a host says of its start files; nothing where it does not come to that."""
+    token = _token()
+    config = None if ssh_config is None else str(ssh_config)
+    argv = ssh_argv(host, config, patience_s=_TRY_S, shared=False)
+    try:
+        done = subprocess.run(
+            [*argv, _command(token)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    for line in done.stdout.decode(errors="replace").splitlines():
+        before, _, said = line.partition(f"{token} ")
+        if said and not before.strip():
+            try:
+                content = json.loads(said)
+            except ValueError:
+                return {}
+            found = reread(START_FILES, "start_files", content, [], {})
+            return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _token() -> str:
+    return secrets.token_hex(8)
+
+
+def _command(token: str) -> str:
+    """The program as a line of sh, bash and zsh; the two that read start files begin it without the
+    variables of the login (`exec -c`), which may be larger than a program may have.
+    """
+    packed = base64.b64encode(zlib.compress(_SOURCE.read_bytes(), 9)).decode()
+    program = f'import base64,zlib;exec(zlib.decompress(base64.b64decode("{packed}")))'
+    return shell_line(
+        "y={program}; (exec -c true) 2>/dev/null && "
+        'exec -c python3 {flags} -c "$y" {token}; exec python3 {flags} -c "$y" {token}',
+        program=program,
+        flags=_FLAGS,
+        token=token,
+    )

@@ -1,0 +1,127 @@
+"""Which line of a start file is to blame: homes made up, whose files a real bash runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from yoked.agent import startfiles, starttrace
+from yoked.agent.startfiles import probe_set_limits
+from yoked.agent.starttrace import StartFiles, told
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+
+
+@pytest.fixture
+def bashrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    login = starttrace._login
+    monkeypatch.setattr(starttrace, "_login", lambda: {**login(), "HOME": str(tmp_path)})
+    monkeypatch.setattr(starttrace, "_ONE_S", 2.0)
+    return tmp_path / ".bashrc"
+
+
+ASKS = 'read -r -t 1 -p "Load?" X; [ "$X" = y ] && . /x'
+GUARD = '[ -z "$PS1" ] && return'
+
+
+@pytest.mark.parametrize(
+    ("lines", "proof", "how", "line", "words"),
+    [
+        (["export A=1", "echo hello", "B=2"], "prints", "prints", 2, "echo hello"),
+        (["f() {", "  echo hello; }", "if true; then", "  f", "fi"], "prints", "prints", 2, "echo"),
+        (["true", ASKS], "reads", "reads", 2, "read -r -t 1"),
+        (['export PHOTOS="$(seq -f /srv/photos/IMG_%g.jpg 20000)"'], "start", "start", 1,
+         "export PHOTOS"),
+        (["ulimit -s 32", "A=1"], "threads", "threads", 1, "ulimit -s 32"),
+        (["A=1", "exit 0"], "start", "ends", 2, "exit 0"),
+        (["A=1", "sleep 60", "B=2"], "start", "waits", 2, "sleep 60"),
+        (["A=1", "exec /bin/true"], "start", "ends", 2, "exec /bin/true"),
+    ],
+)  # fmt: skip
+def test_the_line_is_found_with_which_something_stops_working(
+    bashrc: Path, lines: list[str], proof: str, how: str, line: int, words: str
+) -> None:
+    bashrc.write_text("\n".join([*lines, GUARD, "echo never"]) + "\n")
+
+    found = StartFiles().culprit(proof)
+
+    assert found is not None
+    assert (found[0], found[1].file, found[1].line) == (how, str(bashrc), line)
+    assert found[1].words.startswith(words)
+
+
+def test_a_file_that_another_one_reads_is_named_itself(bashrc: Path) -> None:
+    other = bashrc.with_name("env")
+    other.write_text("A=1\necho hello\n")
+    bashrc.write_text(f"true\n. {other}\n")
+
+    found = StartFiles().culprit("prints")
+
+    assert found is not None
+    assert (found[1].file, found[1].line) == (str(other), 2)
+
+
+@pytest.mark.parametrize(
+    "lines", [[], ["export A=1", "ulimit -c 0", "x=$(echo y)", "echo z > /dev/null", GUARD]]
+)
+def test_an_ordinary_start_file_is_not_blamed(bashrc: Path, lines: list[str]) -> None:
+    bashrc.write_text("\n".join(lines))
+
+    assert told() == {"proof": None, "how": None, "command": None}
+
+
+def test_what_fails_without_start_files_too_is_not_their_fault(
+    bashrc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(starttrace.PROOFS, "start", "/nonexistent/program")
+    bashrc.write_text("export A=1\n")
+
+    assert StartFiles().culprit("start") is None
+
+    # Unless it is in another program that all of the login was put into: we are there already.
+    bashrc.write_text('[ -n "$IN" ] || { export IN=1; exec bash -c "$BASH_EXECUTION_STRING"; }\n')
+    found = StartFiles().culprit("start")
+    assert found is not None
+    assert (found[0], found[1].line) == ("inside", 1)
+
+
+def test_it_is_a_program_of_its_own() -> None:
+    source = Path(starttrace.__file__).read_text()
+
+    done = subprocess.run(
+        [sys.executable, "-E", "-s", "-S", "-c", source, "token"],
+        capture_output=True, text=True, check=True, env={},
+    )  # fmt: skip
+
+    word, _, said = done.stdout.strip().splitlines()[-1].partition(" ")
+    assert word == "token"
+    assert set(json.loads(said)) == {"proof", "how", "command"}
+
+
+def test_a_low_limit_is_found_where_it_is_set(
+    bashrc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bashrc.write_text("ulimit -c 0\nulimit -S -s 96\n")
+    pam = tmp_path / "limits.conf"
+    pam.write_text("# * - nofile 64\nada hard nofile 640\n*  -  nofile  64  # few\n")
+    monkeypatch.setattr(startfiles, "_PAM_LIMITS", (str(pam),))
+    monkeypatch.setattr(startfiles, "_soft_limits", lambda: {"s": 96 << 10, "n": 64, "u": 9999})
+
+    found = probe_set_limits()
+
+    assert found == {
+        "s": [{"file": str(bashrc), "line": 2}],
+        "n": [{"file": str(pam), "line": 3}],
+    }
+
+
+def test_limits_that_are_usual_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startfiles, "_soft_limits", lambda: {"s": 8 << 20, "n": 1024})
+    monkeypatch.setattr(startfiles, "StartFiles", None)
+
+    assert probe_set_limits() == {}

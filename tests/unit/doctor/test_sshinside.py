@@ -1,0 +1,75 @@
+"""A login that works without an agent; the ssh is made up, and runs what it is told by bash."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.doctor.test_sshtry import an_ssh
+
+from yoked.doctor import sshinside
+from yoked.doctor.sshinside import blamed, of_start_files
+from yoked.records.examination import SshFailure
+
+DIED = SshFailure("python", "ValueError: invalid literal", cause="died")
+
+
+def answer(how: str, proof: str = "threads", words: str = "ulimit -s 9") -> dict[str, Any]:
+    command = {"file": "/home/ada/.bashrc", "line": 3, "words": words}
+    return {"how": how, "proof": proof, "command": command}
+
+
+@pytest.mark.parametrize(
+    ("how", "ending"),
+    [
+        ("threads", "and no program can start a thread behind it"),
+        ("waits", "and waits there"),
+        ("inside", "puts each login into another program, and in it no program can start a thread"),
+    ],
+)
+def test_the_line_of_a_start_file_takes_the_place_of_its_symptom(how: str, ending: str) -> None:
+    failure = blamed(DIED, answer(how))
+
+    assert (failure.kind, failure.cause) == ("shell", "start-file")
+    assert failure.about == "/home/ada/.bashrc:3"
+    assert failure.text.startswith("/home/ada/.bashrc, line 3, runs `ulimit -s 9`, ")
+    assert failure.text.endswith(ending)
+
+
+def test_where_no_line_is_to_blame_the_failure_stays_as_it_is() -> None:
+    assert blamed(DIED, {"how": None, "proof": None, "command": None}) == DIED
+    assert blamed(DIED, {}) == DIED
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_the_program_comes_through_a_shell_without_what_that_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    program = tmp_path / "source.py"
+    said = answer("reads", "reads")
+    program.write_text(
+        "import os, sys\nassert sys.argv[1] and not os.environ.get('KEPT_FROM_IT') or "
+        f"{shell != 'bash'}\nprint('noise'); print(sys.argv[1], {json.dumps(json.dumps(said))})\n"
+    )
+    monkeypatch.setattr(sshinside, "_SOURCE", program)
+    monkeypatch.setenv("KEPT_FROM_IT", "x")
+    # What would be sent to the host is eaten, and the last word is the command.
+    an_ssh(tmp_path, monkeypatch, f'for each; do :; done; read -r X; exec {shell} -c "$each"')
+
+    failure = of_start_files(DIED, "attic", None)
+
+    assert failure.about == "/home/ada/.bashrc:3"
+
+
+@pytest.mark.parametrize("says", ["echo nothing", "echo TOKEN {}", "exit 255"])
+def test_a_host_that_tells_nothing_of_use_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    an_ssh(tmp_path, monkeypatch, says)
+    monkeypatch.setattr(sshinside, "_token", lambda: "TOKEN")
+
+    assert of_start_files(DIED, "attic", None) == DIED
