@@ -48,6 +48,7 @@ _WANTED = fields(
         "interface": interface,
         "address": address,
         "python": program,
+        "console": each(text),
     }
 )
 _CONTROLLER = fields(

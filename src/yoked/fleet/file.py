@@ -142,6 +142,7 @@ _HOST: Mapping[str, _Check] = {
     "address": _text(_is_address, "is no IP address"),
     "python": _filled,
     "nice": _nice,
+    "console": _command,
 }
 _NOTIFY: Mapping[str, _Check] = {"url": _url, "command": _command}
 _FILES: Mapping[str, _Check] = {"include": _patterns}
@@ -231,7 +232,13 @@ def _notify(table: Mapping[str, Any] | None) -> Notify | None:
 
 def _host(entry: Mapping[str, Any]) -> Host:
     address = entry.get("address")
-    return Host(**{**entry, "address": None if address is None else str(ip_address(address))})
+    return Host(
+        **{
+            **entry,
+            "address": None if address is None else str(ip_address(address)),
+            "console": tuple(entry.get("console", ())),
+        }
+    )
 
 
 def _flaws(raw: Mapping[str, Any]) -> Iterator[_Flaw]:
@@ -326,9 +333,9 @@ def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
         if fleet.notify.url is not None:
             lines.append(f"url = {_toml(fleet.notify.url)}")
         else:
-            lines.append(f"command = [{', '.join(map(_toml, fleet.notify.command))}]")
+            lines.append(f"command = {_toml(fleet.notify.command)}")
     if fleet.include:
-        lines += ["", "[files]", f"include = [{', '.join(map(_toml, fleet.include))}]"]
+        lines += ["", "[files]", f"include = {_toml(fleet.include)}"]
     for host in fleet.hosts:
         lines.append("")
         if host.name in comments:
@@ -342,12 +349,13 @@ def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
             "address": host.address,
             "python": host.python,
             "nice": host.nice or None,
+            "console": host.console or None,
         }
         lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: str | int) -> str:
+def _toml(value: str | int | tuple[str, ...]) -> str:
     # A JSON string is a TOML string, but for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

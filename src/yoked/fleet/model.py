@@ -21,7 +21,8 @@ class Host:
 
     ranks: None is one on the CPU, or one for each GPU. interface and address: where its peers
     reach it, proved with traffic by `yoked init`. python: the interpreter that trains there;
-    None: the one of `yoked install`, else python3. nice: niceness of the ranks, 0 to 19.
+    None: the one of `yoked install`, else python3. nice: niceness of the ranks, 0 to 19. console:
+    the command that starts a shell of its root by another way than ssh; empty: there is none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Host:
     address: str | None = None
     python: str | None = None
     nice: int = 0
+    console: tuple[str, ...] = ()
 
     @property
     def bare_name(self) -> str | None:

@@ -1,8 +1,9 @@
 """Values of a yoked.toml that run a program, or are told of runs: a person agrees to each once.
 
 It is as with direnv. `yoked runs` in a cloned repository reads that repository's yoked.toml. A
-ProxyCommand of its ssh_config runs here, and its `python` on the hosts. What was agreed to is kept
-by the file's path, in <state>/trusted/, one file each; other keys may change without a question.
+ProxyCommand of its ssh_config and its `console` run here, and its `python` on the hosts. What was
+agreed to is kept by the file's path, in <state>/trusted/, one file each; other keys may change
+without a question.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def _values(fleet: Fleet, config: bytes | None) -> Values:
     for host in fleet.hosts:
         if host.python is not None:
             values[f"python of {host.name}"] = host.python
+        if host.console:
+            values[f"console of {host.name}"] = shlex.join(host.console)
     if fleet.notify is not None:
         values |= _notify_values(fleet.notify)
     return values

@@ -382,7 +382,12 @@ def _user_name() -> str:
 def _fleet_toml(lab: LabState) -> str:
     """The fleet, for every other command's --fleet."""
     hosts = tuple(
-        model.Host(host.name, interface=host.joined[0].name, python=sys.executable)
+        model.Host(
+            host.name,
+            interface=host.joined[0].name,
+            python=sys.executable,
+            console=("yoked", "lab", "exec", "--root", "--lab", lab.name, host.name, "--", "sh"),
+        )
         for host in lab.topology.hosts
     )
     # Not by where it lies: the path in it is then absolute, and the file may be copied.

@@ -38,6 +38,7 @@ address = "192.168.1.36"
 name = "me@laptop"
 python = "~/venv/bin/python"
 nice = 10
+console = ["docker", "exec", "-i", "laptop", "sh"]
 """
 
 
@@ -63,7 +64,12 @@ def test_all_keys_are_read_and_a_path_is_relative_to_the_file(file: Path) -> Non
         name="home",
         hosts=(
             Host("i9", 2, "cpu", "enp4s0", "192.168.1.36"),
-            Host("me@laptop", python="~/venv/bin/python", nice=10),
+            Host(
+                "me@laptop",
+                python="~/venv/bin/python",
+                nice=10,
+                console=("docker", "exec", "-i", "laptop", "sh"),
+            ),
         ),
         path=file,
         ssh_config=file.parent / "ssh" / "config",

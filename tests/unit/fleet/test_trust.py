@@ -92,6 +92,16 @@ def test_who_is_told_is_agreed_to_and_a_url_is_shown_by_its_place(
     assert not is_trusted(file)
 
 
+def test_a_console_of_a_host_is_agreed_to(tmp_path: Path) -> None:
+    file = write(tmp_path / "yoked.toml")
+    file.write_text(f'{file.read_text()}console = ["sh", "-c", "evil"]\n')
+
+    with pytest.raises(FleetError) as raised:
+        load_fleet(file)
+
+    assert "console of a = sh -c evil" in raised.value.what
+
+
 def test_the_same_file_at_another_path_is_asked_about_anew(tmp_path: Path) -> None:
     file = write(tmp_path / "one.toml", python="./evil")
     remember(read_fleet(file))
