@@ -17,7 +17,7 @@ from typing import Any
 from yoked.doctor.dials import RENDEZVOUS_PORT
 from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
-from yoked.doctor.sshinside import of_start_files
+from yoked.doctor.sshinside import heard, of_start_files
 from yoked.doctor.sshtry import failure_of, seen_by
 from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError, YokedError
@@ -204,8 +204,7 @@ class HostProbe:
         which start file prints, where one does.
         """
         if self.client.noise:
-            told = self.ask("start_files", proofs=["prints"], timeout_s=_START_FILES_S) or {}
-            self._prints = told.get("command") if told.get("how") == "prints" else None
+            self._prints = self.ask("start_files", proofs=["prints"], timeout_s=_START_FILES_S)
         broken = self._broken()
         said = "" if broken is None else str(broken.failed)
         # What the kernel killed for its size would be killed again.
@@ -237,8 +236,7 @@ class HostProbe:
         health = dict(self._waiting["health"].result() or {})
         if health:
             shell = health.get("shell") or {}
-            noise = bool(self.client.noise)
-            health["shell"] = {**shell, "sources_noise": noise, "prints": self._prints}
+            health["shell"] = heard(shell, self.client.noise, self._prints)
         failure = self._failure(health)
         first: Sight | None = self._waiting["sight"].result()
         if first is not None and self._last is not None:
@@ -502,12 +500,12 @@ class HostProbes:
         """An agent, or why there is none. A host that is slow is waited for once more, longer:
         programs start there, so nothing keeps anybody from looking at it.
         """
-        patience_s = self._profile.patience_s
+        patience_s, config = self._profile.patience_s, self._fleet.ssh_file
         while True:
             try:
                 return self._agent(host, patience_s)
             except YokedError as problem:
-                failure = failure_of(host.name, self._fleet.ssh_file, problem)
+                failure = failure_of(host.name, config, problem, host.console)
             if failure.cause != "slow" or patience_s != self._profile.patience_s or self._lend:
                 return failure
             patience_s *= _MORE_PATIENCE

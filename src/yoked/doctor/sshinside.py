@@ -61,6 +61,21 @@ def blamed(told: SshFailure, answer: Mapping[str, Any]) -> SshFailure:
     return replace(told, kind="shell", cause="start-file", text=text, about=about)
 
 
+def heard(
+    shell: Mapping[str, Any], noise: str, answer: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """What is known of a host's shell, with what it prints. answer: as in `blamed`; None: nobody
+    asked, or it was not told.
+    """
+    told = answer or {}
+    return {
+        **shell,
+        "sources_noise": bool(noise),
+        "searched": answer is not None,
+        "prints": told.get("command") if told.get("how") == "prints" else None,
+    }
+
+
 def _ask(host: str, ssh_config: Path | None) -> Mapping[str, Any]:
     """What a host says of its start files; nothing where it does not come to that."""
     token = _token()

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
 from yoked.core.parallel import at_once, gather_within
 from yoked.core.proc import children_of
+from yoked.doctor.console import told_by
 from yoked.doctor.sshfailure import EXECUTED, explained, stage_of, told_failure, wants_try
 from yoked.doctor.sshinside import of_start_files
 from yoked.doctor.sshway import (
@@ -31,13 +32,21 @@ from yoked.doctor.sshway import (
 )
 from yoked.errors import YokedError
 from yoked.fleet.discover import Agent, dialled
-from yoked.records.examination import SshFailure
+from yoked.records.examination import SshFailure, SshKind
 from yoked.remote.ssh import NoAgentError, ssh_argv
 from yoked.remote.transport import kill_way
 
 _LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "other")
 # The shell there runs what it is told, and something is in the way of the agent.
 _RUNS = frozenset({("python", "died"), ("shell", "")})
+# By kind, the causes of which the host itself knows more.
+_ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
+    "timeout": ("", "mute", "filtered", "large", "slow"),
+    "refused": ("",),
+    "denied": ("", "refused-key", "after-key", "expired"),
+    "shell": ("", "hangs", "chroot"),
+    "other": ("", "closed", "cut"),
+}
 _ASK_S = 2.0
 # Until the server has said its name, and until the login is through.
 _TRY_S = 3
@@ -57,16 +66,28 @@ _PING_S = 1.5
 _SMALL, _LARGE = "56", "1472"
 _DIAL_S = 1.2
 _OTHER_S = 3.0
+_PRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _READ = re.compile(r"^debug1: Reading configuration data (.+)$", re.MULTILINE)
 _MATCH = re.compile(r"""\s*match\b.*?\bexec[ \t=]+("[^"]*"|\S+)""", re.IGNORECASE)
 # Of Linux and macOS alike; beyond these bits OpenSSH passes over a key.
 _OF_OTHERS = 0o077
 
 
-def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
-    """What kept the agent of a host from coming; where it is not plain, more tries are made."""
+def failure_of(
+    host: str, ssh_config: Path | None, problem: YokedError, console: Sequence[str] = ()
+) -> SshFailure:
+    """What kept the agent of a host from coming; where it is not plain, more tries are made.
+
+    console: the command that starts a root's shell there by another way; empty: there is none.
+    """
     told = _failure_by_trying(host, ssh_config, problem)
-    return of_start_files(told, host, ssh_config) if (told.kind, told.cause) in _RUNS else told
+    if (told.kind, told.cause) in _RUNS:
+        told = of_start_files(told, host, ssh_config)
+    if not console or told.cause not in _ON_CONSOLE.get(told.kind, ()):
+        return told
+    way = way_to(host, ssh_config)
+    key = told.about if _PRINT.fullmatch(told.about) else key_of(way)
+    return told_by(console, replace(told, user=way.user), key)
 
 
 def _failure_by_trying(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
@@ -322,6 +343,16 @@ def _with_keys(way: Way) -> Way:
         locked=tuple(filter(_is_locked, modes)),
         stale=tuple(filter(_is_stale, modes)),
     )
+
+
+def key_of(way: Way) -> str:
+    """The fingerprint of the key that ssh offers, where its settings lead to one alone; else ""."""
+    found = set()
+    for each in way.files:
+        path = Path(each).expanduser()
+        done = _run("ssh-keygen", "-lf", str(path)) if path.is_file() else None
+        found |= set(_PRINT.findall(done.stdout if done else ""))
+    return found.pop() if len(found) == 1 else ""
 
 
 def _mode_of(path: str) -> int | None:

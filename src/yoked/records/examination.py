@@ -26,10 +26,23 @@ Purpose = Literal["ephemeral", "rendezvous", "bulk", "burst", "rest"]
 
 
 @dataclass(frozen=True)
+class BrokenLink:
+    """The first link of a login that fails, as a host's own console tells. code: of
+    yoked.doctor.console; about: what that names; file, line: where it stands, "" and 0: nowhere.
+    """
+
+    code: str
+    about: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
 class SshFailure:
     """Why a host has no agent. text: ssh's own words, or the shell's. user: whom ssh comes in as,
     where that matters. cause: what it is more exactly, as yoked.doctor.sshfailure calls it; "": it
-    is not known. about: what that cause names, such as a file.
+    is not known. about: what that cause names, such as a file. link: what the host's console says
+    of it; None: nobody asked, or it said nothing.
     """
 
     kind: SshKind
@@ -38,6 +51,7 @@ class SshFailure:
     user: str | None = None
     cause: str = ""
     about: str = ""
+    link: BrokenLink | None = None
 
 
 @dataclass(frozen=True)

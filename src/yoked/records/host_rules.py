@@ -400,7 +400,13 @@ HEALTH = fields(
             }
         ),
         "shell": fields(
-            {"login_shell": line, "rc": path, "sources_noise": flag, "prints": START_COMMAND}
+            {
+                "login_shell": line,
+                "rc": path,
+                "sources_noise": flag,
+                "searched": flag,  # whether start files were run to find what prints
+                "prints": START_COMMAND,
+            }
         ),
         "virtual": fields(
             {

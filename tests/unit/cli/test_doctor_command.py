@@ -5,6 +5,7 @@ Looking and judging are stand-ins here: a fault is a file that should not be the
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import sys
@@ -19,6 +20,7 @@ from yoked.cli.commands import doctor
 from yoked.cli.commands.doctor import DoctorFlags
 from yoked.cli.main import main
 from yoked.doctor.check import Check
+from yoked.doctor.console import script
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.file import load_fleet, read_fleet
 from yoked.fleet.model import Fleet
@@ -233,6 +235,7 @@ def test_json_is_one_object(home: Home, capsys: pytest.CaptureFixture[str]) -> N
         {"quick": True, "bandwidth": True},
         {"depth": 0},
         {"bundle": Path("yoked.toml")},
+        {"console": "x", "depth": 4},
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anybody_is_looked_at(
@@ -430,6 +433,26 @@ def test_a_check_is_explained_by_its_page(home: Home, capsys: pytest.CaptureFixt
 
     examine(explain="firewall", json_output=True)
     assert told(capsys)["page"] == "**Symptom.** It breaks."
+
+
+def test_the_script_for_a_console_is_printed_with_its_account_and_nothing_else(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(console=".") == 0
+
+    said = capsys.readouterr()
+    assert said.out == script(getpass.getuser())
+    assert "for root's shell" in said.err
+    assert home.looks == []
+
+    examine(console=".", json_output=True)
+    assert told(capsys) == {"host": ".", "script": said.out}
+
+
+def test_of_a_host_that_is_not_in_the_fleet_there_is_no_script(home: Home) -> None:
+    with pytest.raises(UsageError) as caught:
+        examine(console="cellar")
+    assert "." in caught.value.fix[0]
 
 
 def test_a_wrong_name_gets_the_nearest(home: Home, snapshot: SnapshotAssertion) -> None:

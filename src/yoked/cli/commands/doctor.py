@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.completers import checks
+from yoked.cli.completers import checks, host_names
 from yoked.cli.flags import FleetFile, JsonFlag, flag, switch
 from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
@@ -68,6 +68,15 @@ class DoctorFlags:
     explain: Annotated[
         str | None, flag(PAPERS, "Say what a check is about, by its name.", completer=checks)
     ] = None
+    console: Annotated[
+        str | None,
+        flag(
+            PAPERS,
+            "Print a script for root's shell on a host that lets no login in: it names the link "
+            "of a login that fails there.",
+            completer=host_names,
+        ),
+    ] = None
     bundle: Annotated[
         Path | None, flag(PAPERS, "Write a zip file for a bug report, secrets left out.")
     ] = None
@@ -79,7 +88,7 @@ class DoctorFlags:
     def check(self) -> None:
         """Raise UsageError for what cannot be meant, alone or together."""
         looks = self._given("quick", "bandwidth", "depth", "data", "code", "sudo")
-        wishes = self._given("explain", "from_file", "fix", "undo")
+        wishes = self._given("explain", "console", "from_file", "fix", "undo")
         if len(wishes) > 1:
             raise UsageError(f"{' and '.join(wishes)} are different wishes", fix="give one of them")
         if looks and wishes and wishes != ["--fix"]:
@@ -103,7 +112,7 @@ class DoctorFlags:
     def _check_bundle(self) -> None:
         if self.bundle is None:
             return
-        if self.undo or self.explain is not None:
+        if self.undo or self.explain is not None or self.console is not None:
             raise UsageError("--bundle keeps what was seen", fix="yoked doctor --bundle FILE.zip")
         if self.bundle.exists():
             raise UsageError(
@@ -135,6 +144,8 @@ def command(
     flags.check()
     if flags.explain is not None:
         return text.explain(flags.explain, output)
+    if flags.console is not None:
+        return text.console_script(open_fleet(fleet), flags.console, output)
     if flags.undo:
         ask = text.asker(output, yes=flags.yes, flag="--undo")
         return text.take_all_back(open_fleet(fleet), output, ask=ask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.cli.output import Output
-from yoked.doctor import catalog, mending
+from yoked.doctor import catalog, console, mending
 from yoked.doctor import render as text
 from yoked.doctor.bundle import bundle, write_bundle
 from yoked.doctor.fixing import Done, plan_fixes
@@ -17,8 +18,10 @@ from yoked.doctor.judge import Seen
 from yoked.doctor.mending import Ask, Mended
 from yoked.doctor.render import indented, width, wrapped
 from yoked.doctor.replay import to_json
+from yoked.doctor.sshtry import key_of, way_to
+from yoked.doctor.sshway import Way
 from yoked.errors import UsageError
-from yoked.fleet.model import Fleet
+from yoked.fleet.model import HERE, Fleet
 
 
 def report(
@@ -86,6 +89,28 @@ def explain(name: str, output: Output) -> int:
     }
     verdict = f"{check.code}: {check.question}"
     output.result(payload, verdict=verdict, evidence=text.page_lines(check.page))
+    return 0
+
+
+def console_script(fleet: Fleet, name: str, output: Output) -> int:
+    """Print the script for the console of a host; beside it, how it comes there."""
+    host = next((each for each in fleet.hosts if each.name == name), None)
+    if host is None:
+        raise UsageError(
+            f"--console {name}: there is no such host in the fleet",
+            fix=f"it has: {', '.join(each.name for each in fleet.hosts)}",
+        )
+    way = way_to(name, fleet.ssh_file) if name != HERE else Way(user=getpass.getuser())
+    script = console.script(way.user or getpass.getuser(), key_of(way))
+    if output.json_mode:
+        output.result({"host": name, "script": script}, verdict="")
+        return 0
+    output.text(script)
+    line = f"yoked doctor --console {name}{fleet.flag}"
+    output.note(
+        f"for root's shell on {name}. Paste it there, or send it: {line} | docker exec -i ... sh; "
+        f"{line} | ssh ANOTHER-USER@{name.rpartition('@')[2]} sudo sh; or carry it there as a file"
+    )
     return 0
 
 

@@ -11,16 +11,19 @@ from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.checks.ssh_causes import EVERYWHERE, WHY
 from yoked.doctor.checks.ssh_login import SHOW_KEY, Unreached, refused_everywhere
 from yoked.doctor.checks.ssh_mends import MENDS
+from yoked.doctor.console import mend_link, sentence
 from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.files import move_aside
 from yoked.doctor.repairs.startfiles import leave_out_line, quiet
 from yoked.doctor.sshfailure import HERE
 from yoked.fleet.model import HERE as THIS_MACHINE
 from yoked.records.examination import Examination, SshKind
-from yoked.records.shell import path_word
 from yoked.units import listed
 
 # ssh itself is there in a quarter of a second over a LAN.
 _SLOW_S = 5.0
+# How a cause is called that a host's console told.
+_ON_CONSOLE = "console"
 
 
 def _unreached(seen: Examination, kind: SshKind) -> list[Unreached]:
@@ -64,6 +67,13 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
         for cause, own in groups:
             first = own[0]
             all_of_them = cause == EVERYWHERE
+            if first.failure.link is not None and cause not in HERE:
+                for it in own:
+                    said = f"as its console says, {sentence(it.failure)}"
+                    text = f"{it.failure.text.rstrip('.')}; {said}"
+                    mend = mend_link(it.name, it.failure)
+                    yield Match(it.name, mend, how=_ON_CONSOLE, to=it.name, text=text)
+                continue
             yield Match(
                 () if all_of_them or cause in HERE else first.name,
                 *(refused_everywhere(own) if all_of_them else MENDS[kind][cause](first)),
@@ -73,7 +83,9 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
             )
 
     same: dict[str, Any] = {"reads": ("ssh",), "severity": "error", "quick": True}
-    return check(f"ssh-{kind}", saw="ssh {to}: {text}", why=WHY[kind], **same, **sentences)(look)
+    why = {**WHY[kind], _ON_CONSOLE: "that link of a login fails on the host itself; there may be "
+           "others behind it"}  # fmt: skip
+    return check(f"ssh-{kind}", saw="ssh {to}: {text}", why=why, **same, **sentences)(look)
 
 
 @check(
@@ -149,19 +161,10 @@ def shell_noise(seen: Examination) -> Iterator[Match]:
             )
             continue
         rc = part(host, "shell", "rc")
-        look = by_hand(
-            host.name,
-            "sh {file}    where that prints: have it print to nowhere, or remove it",
-            file=path_word(str(rc)),
-        )
-        yield Match(
-            host.name,
-            *((look,) if rc else ()),
-            quiet(host.name),
-            how="rc" if rc else "",
-            file=rc,
-            words="",
-        )
+        # No start file prints: it is what sshd runs itself. Else nobody knows, and each is tried.
+        known = rc and part(host, "shell", "searched") is True
+        mend = move_aside(host.name, str(rc)) if known else quiet(host.name)
+        yield Match(host.name, mend, how="rc" if rc else "", file=rc, words="")
 
 
 CHECKS = (

@@ -50,18 +50,18 @@ class Unreached:
 Mend = Callable[[Unreached], tuple[Fix, ...]]
 
 
-def _server_tells(it: Unreached, names: Line) -> Fix:
-    """Have sshd say what it does, for that user: it alone knows."""
-    settings = shell_line(
-        "sudo sshd -T -C user={user},host=localhost,addr=127.0.0.1 | grep -iE {names}",
-        user=it.failure.user or "USER",
-        names=names,
+def at_console(it: Unreached) -> Fix:
+    """Have the host tell the link of a login that fails: only it knows."""
+    fleet = at(it.seen.controller, "fleet")
+    show = command_line(
+        "yoked", "doctor", "--console", it.name, *(["--fleet", str(fleet)] if fleet else [])
     )
     return by_hand(
         it.name,
-        "its sshd knows why: {log} (or /var/log/auth.log); its settings: {settings}",
+        "at its console, as root: the script that {show} prints (here) tries each link of a login, "
+        "and says which fails and what mends it. Its log: {log} (or /var/log/auth.log)",
+        show=show,
         log=LOG,
-        settings=settings,
     )
 
 
@@ -71,27 +71,7 @@ def _copy(it: Unreached) -> Fix:
 
 def _refused(it: Unreached) -> tuple[Fix, ...]:
     """Only the host knows: it says so to nobody who is not in."""
-    known = it.failure.about
-    listed = shell_line("ssh-keygen -lf ~/.ssh/authorized_keys")
-    fixes = [
-        _server_tells(
-            it,
-            shell_line(
-                "'^(allow|deny|authorizedkeysfile|revokedkeys|pubkeyaccepted|authenticationmethods)'"
-            ),
-        ),
-        close_ssh_folder(it.name),
-    ]
-    if known:
-        fixes.append(
-            by_hand(
-                it.name,
-                "{listed} | grep -F {known}    finds the key, where it is in the usual file",
-                listed=listed,
-                known=known,
-            )
-        )
-    return (*fixes, _copy(it))
+    return (at_console(it), close_ssh_folder(it.name), _copy(it))
 
 
 def refused_everywhere(its: Sequence[Unreached]) -> tuple[Fix, ...]:
@@ -161,7 +141,12 @@ def _use_key(it: Unreached) -> tuple[Fix, ...]:
 
 def _other_key(it: Unreached) -> tuple[Fix, ...]:
     return (
-        _server_tells(it, shell_line("^pubkeyaccepted")),
+        by_hand(
+            it.name,
+            "sudo sshd -T | grep -i '^pubkeyaccepted'    has the kinds that it takes, in "
+            "/etc/ssh/sshd_config; then {reload}",
+            reload=RELOAD,
+        ),
         by_hand(
             "",
             "or make a key of a kind that it takes (`ssh-keygen -t ed25519`; `ssh-keygen -t rsa "
@@ -199,15 +184,7 @@ def _take_keys(it: Unreached) -> tuple[Fix, ...]:
 
 
 def _look_at_account(it: Unreached) -> tuple[Fix, ...]:
-    return (
-        by_hand(
-            it.name,
-            "sudo chage -l {user}    tells whether account or password have expired; "
-            "{log} (or /var/log/auth.log) tells what else refuses",
-            user=it.failure.user or "USER",
-            log=LOG,
-        ),
-    )
+    return (at_console(it),)
 
 
 def _look_at_key(it: Unreached) -> tuple[Fix, ...]:

@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping
 
 from yoked.doctor.checks.query import at
-from yoked.doctor.checks.ssh_login import DENIED, HOST_KEY, LOG, RELOAD, Mend, Unreached
+from yoked.doctor.checks.ssh_login import (
+    DENIED,
+    HOST_KEY,
+    RELOAD,
+    Mend,
+    Unreached,
+    at_console,
+)
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import make_executable, name_for_ssh, pass_over_block
 from yoked.doctor.repairs.startfiles import leave_out_line, quiet, take_out_variable
@@ -32,21 +39,7 @@ def _run_commands(it: Unreached) -> tuple[Fix, ...]:
         )
     else:
         fixes.append(give_login_shell(it.name, it.failure.user))
-    return (*fixes, _look_at_server(it))
-
-
-def _look_at_server(it: Unreached) -> Fix:
-    settings = shell_line(
-        "sudo sshd -T -C user={user},host=localhost,addr=127.0.0.1 | "
-        "grep -iE '^(forcecommand|chrootdirectory)'",
-        user=it.failure.user or "USER",
-    )
-    return by_hand(
-        it.name,
-        "else it is sshd that runs something else: {settings}; "
-        "`grep -n command= ~/.ssh/authorized_keys`; `ls -l ~/.ssh/rc /etc/ssh/sshrc`",
-        settings=settings,
-    )
+    return (*fixes, at_console(it))
 
 
 def _leave_line_out(it: Unreached) -> tuple[Fix, ...]:
@@ -177,11 +170,11 @@ def _wake_or_arp(it: Unreached) -> tuple[Fix, ...]:
 
 def _ask_sshd(it: Unreached) -> tuple[Fix, ...]:
     return (
+        at_console(it),
         by_hand(
             it.name,
-            "its sshd knows why: {log} (or /var/log/auth.log); `cat /etc/hosts.deny`; who holds "
-            "connections: sudo ss -tnp state established '( sport = :22 )'",
-            log=LOG,
+            "where a login works there: `cat /etc/hosts.deny`; who holds connections: "
+            "sudo ss -tnp state established '( sport = :22 )'",
         ),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ParamSpec
 
 from yoked.records.examination import Fix
-from yoked.records.shell import shell_line
+from yoked.records.shell import Line, shell_line
 
 _P = ParamSpec("_P")
 
@@ -27,6 +27,11 @@ def as_root(host: str, words: str, back: str | None = None, /, **values: object)
     """A line for root. words, values: as of `shell_line`; back: the words that take it back."""
     undo = None if back is None else shell_line(back, **values)
     return Fix(host, shell_line(words, **values), root=True, undo=undo)
+
+
+def template(words: str, /) -> Callable[..., Line]:
+    """A line whose values are named later. words: as of `shell_line`."""
+    return functools.partial(shell_line, words)
 
 
 @repair

@@ -108,6 +108,14 @@ def drop_library_folder(host: str, file: str, folder: str) -> Fix:
 
 
 @repair
+def move_aside(host: str, file: str) -> Fix:
+    """Give a file another name, so that nothing reads it."""
+    old, new = path_word(file), path_word(f"{file}.yoked-moved")
+    line, back = command_line("mv", old, new), command_line("mv", new, old)
+    return Fix(host, line, root=file.startswith("/etc/"), undo=back)
+
+
+@repair
 def remount_writable(host: str, path: str) -> Fix:
     """Mount the file system of a folder for writing again; it fails where that changes nothing."""
 

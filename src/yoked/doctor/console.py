@@ -1,0 +1,309 @@
+"""Why a host lets no login in, as its own console tells: login_links.sh, which root runs there.
+
+The host is reached by whatever is left: its keyboard, another account, `docker exec`. Sentences and
+lines stand here, for the script and for findings alike: of a host's answer only codes, names of
+files and a few words are taken.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from yoked.doctor.repairs.base import repair, template
+from yoked.records.examination import BrokenLink, Fix, SshFailure
+from yoked.records.rules import CONTROL
+from yoked.records.shell import Line, as_made, quoted
+
+_SCRIPT = Path(__file__).with_name("login_links.sh")
+_LIMIT_S, _LONGEST = 60.0, 200
+# The code of a login in which no link fails.
+WORKS = "works"
+_VALUES = ("user", "about", "file", "line")
+
+
+class Link(NamedTuple):
+    """A link of a login, where it fails: the cause, and the line that mends it for root's shell
+    there. Both name {user}, {about}, {file} and {line}. by_hand: that line only looks, or is words.
+    """
+
+    cause: str
+    fix: Callable[..., Line]
+    by_hand: bool = False
+
+
+LINKS = {
+    # names and accounts
+    "name-source-hangs": Link(
+        "{about}, which {file} has accounts looked up by, does not answer: each login waits",
+        template("sed -i.yoked '/^passwd:/s/ '{about}// {file}"),
+    ),
+    "nscd-hangs": Link(
+        "the name service cache takes questions at {about} and answers none: each login waits",
+        template("systemctl restart nscd || {{ pkill nscd; rm -f {about}; }}"),
+    ),
+    "names-hang": Link(
+        "looking up an account takes more than 4 s ({file} has: {about})",
+        template(
+            "time getent passwd {user}    only looks: leave out of {file} what does not answer"
+        ),
+        by_hand=True,
+    ),
+    "name-source": Link(
+        "the account {user} is in /etc/passwd, and {file} has accounts looked up elsewhere: "
+        "{about}",
+        template("sed -i.yoked 's/^passwd:/passwd: files/' {file}"),
+    ),
+    "no-account": Link("there is no account {user}", template("useradd -m -s /bin/bash {user}")),
+    "shell-gone": Link(
+        "the login shell of {user}, {about}, is not there: sshd refuses the account",
+        template("usermod -s /bin/sh {user}"),
+    ),
+    "shell-mode": Link(
+        "the login shell of {user}, {about}, may not be executed", template("chmod a+x {about}")
+    ),
+    "shell-refuses": Link(
+        "the login shell of {user}, {about}, lets nobody in", template("usermod -s /bin/sh {user}")
+    ),
+    "shell-broken": Link(
+        "the login shell of {user}, {about}, runs no command", template("usermod -s /bin/sh {user}")
+    ),
+    "home-gone": Link(
+        "the home of {user}, {about}, is not there, nor what sshd reads in it",
+        template(
+            "make or mount {about}, or name the right folder: usermod -d FOLDER {user}, which "
+            "changes no file"
+        ),
+        by_hand=True,
+    ),
+    "expired": Link(
+        "the account {user} has expired (day {about} since 1970)", template("chage -E -1 {user}")
+    ),
+    "locked": Link(
+        "the account {user} is locked: its password begins with !",
+        template("usermod -p '*' {user}"),
+    ),
+    "change-password": Link(
+        "the password of {user} must be changed before any command runs",
+        template('chage -d "$(date +%F)" {user}'),
+    ),
+    "password-old": Link(
+        "the password of {user} is older than it may be, and no command runs",
+        template("chage -M -1 {user}"),
+    ),
+    "nologin": Link("{about} keeps out all but root", template("rm {about}")),
+    # sshd
+    "no-sshd": Link(
+        "no ssh server is installed",
+        template("apt install openssh-server || dnf install -y openssh-server"),
+    ),
+    "privsep-folder": Link(
+        "the folder {about}, into which sshd locks itself, is not there: it closes each connection",
+        template("mkdir -m 755 {about}"),
+    ),
+    "no-host-keys": Link("sshd has no host key that it can read", template("ssh-keygen -A")),
+    "no-sshd-account": Link(
+        "there is no account sshd, which the ssh server needs",
+        template("useradd -r -d /run/sshd -s /usr/sbin/nologin sshd"),
+    ),
+    "settings": Link(
+        "sshd does not accept its settings: {about}",
+        template("mend what it names in {file}; then `sshd -t -f {file}` says nothing"),
+        by_hand=True,
+    ),
+    "not-running": Link(
+        "no ssh server runs", template("systemctl enable --now ssh || systemctl enable --now sshd")
+    ),
+    "not-listed": Link(
+        "sshd refuses the account {user}: {about} ({file}, line {line})",
+        template("sed -i.yoked {line}'s/$/ '{user}/ {file} && pkill -HUP -o -x sshd"),
+    ),
+    "listed": Link(
+        "sshd refuses the account {user}: {about} ({file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
+    "revoked-keys": Link(
+        "the list of revoked keys, {about}, is not there, so sshd takes no key (RevokedKeys)",
+        template("touch {about}"),
+    ),
+    "sshd-says": Link(
+        "sshd lets no key of {user} in: {about}",
+        template("sshd -T -f {file}    only looks"),
+        by_hand=True,
+    ),
+    "forced": Link(
+        "sshd runs `{about}` in the place of any command (ForceCommand in {file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
+    "chroot": Link(
+        "sshd changes the root to {about}, where no command runs (ChrootDirectory in {file}, line "
+        "{line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
+    # the key
+    "keys-file": Link(
+        "sshd reads {about} alone, and the key is in ~/.ssh/authorized_keys (AuthorizedKeysFile in "
+        "{file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
+    "key-kind": Link(
+        "sshd takes no key of this kind: {about} ({file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
+    "key-missing": Link(
+        "the key is in none of the files that sshd reads: {about}",
+        template("put the line of the key, its .pub on the machine that logs in, into {about}"),
+        by_hand=True,
+    ),
+    "key-command": Link(
+        "the line of the key runs `{about}` in the place of any command ({file}, line {line})",
+        template('sed -i.yoked {line}\'s/command="[^"]*",* *//\' {file}'),
+    ),
+    "key-expired": Link(
+        "the line of the key was good until {about} alone ({file}, line {line})",
+        template('sed -i.yoked {line}\'s/expiry-time="[^"]*",* *//\' {file}'),
+    ),
+    "key-from": Link(
+        "the line of the key is good for who comes from {about} alone ({file}, line {line})",
+        template('sed -i.yoked {line}\'s/from="[^"]*",* *//\' {file}'),
+    ),
+    "key-mode": Link(
+        "others may write to {about}, so sshd does not trust it", template("chmod go-w {about}")
+    ),
+    "key-owner": Link(
+        "{about} belongs neither to {user} nor to root, so sshd does not trust it",
+        template("chown {user}: {about}"),
+    ),
+    # the session
+    "pam-limit": Link(
+        "PAM gives each login of {user} `{about}`, and little can run ({file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file}"),
+    ),
+    "pam": Link(
+        "PAM ends the login of {user}: {about}. Without PAM it works",
+        template(
+            "grep -v '^#' {file}; journalctl -n 30 --no-pager    only look: which module refuses"
+        ),
+        by_hand=True,
+    ),
+    "session-rc": Link(
+        "{about}, which sshd runs at each login, waits", template("mv {about} {about}.yoked-moved")
+    ),
+    "start-file": Link(
+        "{file}, line {line}, ends or holds up each login: {about}",
+        template("sed -i.yoked {line}'s/^/# /' {file}"),
+    ),
+    "session": Link(
+        "the key is let in, and then no command runs: {about}",
+        template("journalctl -n 50 --no-pager    only looks"),
+        by_hand=True,
+    ),
+    "no-thread": Link(
+        "a login works, and no program can start a thread in it: {about}",
+        template("ulimit -a; cat /proc/self/cgroup    only look, in such a login"),
+        by_hand=True,
+    ),
+    "no-room": Link(
+        "no file can be made in {about}",
+        template("df -h {about}; df -i {about}    only look"),
+        by_hand=True,
+    ),
+    "hosts-deny": Link(
+        "sshd turns away who comes from afar: `{about}` ({file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file}"),
+    ),
+    WORKS: Link(
+        "a login of {user} works on the host itself: what is in the way lies between, or refuses "
+        "where it comes from",
+        template("nft list ruleset; cat /etc/hosts.deny    only look"),
+        by_hand=True,
+    ),
+}
+
+
+def script(user: str, key: str = "", mark: str = "") -> str:
+    """login_links.sh for an account. key: the fingerprint of the key that is to let in, "" where
+    that is not known. mark: begins the line for programs, if any is wanted.
+    """
+    known = {"user": user, "key": key, "mark": mark}
+    head = "\n".join(f"{name}={quoted(value)}" for name, value in known.items())
+    return f"{head}\n{_say()}\n{_SCRIPT.read_text(encoding='utf-8')}"
+
+
+def _say() -> str:
+    """The function by which the script has a cause and its fix in words."""
+    named = {name: as_made(f"@{name}@") for name in _VALUES}
+    cases = [
+        f"        {code}) cause={_word(link.cause.format(**named))} "
+        f"fix={_word(link.fix(**named))} ;;"
+        for code, link in LINKS.items()
+    ]
+    return "\n".join(["say() {", '    case "$1" in', *cases, "    esac", "}"])
+
+
+def _word(text: str) -> str:
+    """A text as one word of a shell, in which @name@ stands for the value of a variable."""
+    parts = re.split(r"@(user|about|file|line)@", text)
+    return "".join(
+        f'"${part}"' if number % 2 else quoted(part) for number, part in enumerate(parts) if part
+    )
+
+
+def sentence(failure: SshFailure) -> str:
+    """The cause, in words, where a console told it."""
+    return "" if failure.link is None else LINKS[failure.link.code].cause.format(**_of(failure))
+
+
+@repair
+def mend_link(host: str, failure: SshFailure) -> Fix:
+    """The line for root's shell there, by another way than ssh."""
+    assert failure.link is not None
+    link = LINKS[failure.link.code]
+    # All values stand outside of quotes: none ends a program of sed's that is in them.
+    return Fix(host, link.fix(**_of(failure)), root=True, by_hand=link.by_hand)
+
+
+def _of(failure: SshFailure) -> dict[str, str]:
+    link = failure.link
+    assert link is not None
+    about, file, line = link.about, link.file, str(link.line)
+    return {"user": failure.user or "USER", "about": about, "file": file, "line": line}
+
+
+def told_by(console: Sequence[str], told: SshFailure, key: str = "") -> SshFailure:
+    """The same failure, with what a host's console says. console: starts a root's shell there."""
+    mark = f"yoked-{secrets.token_hex(8)}"
+    try:
+        done = subprocess.run(
+            list(console),
+            input=script(told.user or "root", key, mark).encode(),
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return told
+    link = read(done.stdout.decode(errors="replace"), mark)
+    if link is None:
+        return told
+    found = replace(told, link=link)
+    if link.code != WORKS:
+        return found
+    text = f"{told.text.rstrip('.')}; as its console says, {sentence(found)}"
+    is_kept_out = told.kind in ("timeout", "refused") and not told.cause
+    return replace(told, text=text, cause="filtered" if is_kept_out else told.cause)
+
+
+def read(printed: str, mark: str) -> BrokenLink | None:
+    """What the script found. printed: foreign words."""
+    for each in printed.splitlines():
+        begin, *parts = each.split("\t")
+        if begin == mark and len(parts) == 4 and parts[0] in LINKS:
+            code, about, file, number = (CONTROL.sub("", part)[:_LONGEST] for part in parts)
+            return BrokenLink(code, about, file, int(number) if number.isdecimal() else 0)
+    return None

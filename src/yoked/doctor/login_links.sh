@@ -1,0 +1,287 @@
+# Why does this host let no login in by ssh? Each link of a login is tried, up to the first that
+# fails. Changes nothing: the login is tried through an sshd of its own, which listens nowhere, with
+# a key of its own, in a folder that is removed at the end. For root: sudo sh FILE.
+
+# Tests have a system of their own below a folder.
+etc=$YOKED_ROOT/etc proc=$YOKED_ROOT/proc run=$YOKED_ROOT/run
+[ "$(id -u)" = 0 ] || [ -n "$YOKED_ROOT" ] || { echo 'run it as root: sudo sh'; exit 2; }
+folder=
+trap '[ -z "$folder" ] || rm -rf "$folder"' EXIT
+trap 'exit 1' HUP INT TERM
+
+ok() { echo "ok   $*"; }
+
+# The first link that fails: its code, what it is about, file and line.
+no() {
+    # sshd ends its lines as ssh does.
+    about=$(printf %s "$2" | tr -d '\r\t') file=$3 line=$4
+    say "$1"
+    echo "NO   $cause"
+    echo "     $fix"
+    [ -z "$mark" ] || printf '%s\t%s\t%s\t%s\t%s\n' "$mark" "$1" "$about" "$file" "$line"
+    exit 1
+}
+
+# A program within seconds; 124: it took longer.
+within() {
+    if command -v timeout > /dev/null; then timeout "$@"; else shift; "$@"; fi
+}
+
+# A program of the user's own is never root's.
+as_user() {
+    if [ "$(id -u "$user")" = 0 ] || [ "$(id -u)" != 0 ]; then
+        "$@"
+    else
+        setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups "$@"
+    fi
+}
+
+# ---- the account, as the name service has it
+
+look_up() { within 4 getent "$@" > /dev/null 2>&1; }
+sources=$(sed -n 's/^passwd:\([^#]*\).*/\1/p' "$etc/nsswitch.conf" 2> /dev/null | sed 's/\[[^]]*\]//g; s/^ *//; s/ *$//')
+if command -v getent > /dev/null; then
+    look_up passwd "$user"
+    case $? in
+        0) ;;
+        124)
+            for source in $sources; do
+                look_up -s "$source" passwd "$user"
+                [ $? != 124 ] || no name-source-hangs "$source" "$etc/nsswitch.conf"
+            done
+            for socket in "$YOKED_ROOT/var/run/nscd/socket" "$run/nscd/socket"; do
+                [ ! -S "$socket" ] || no nscd-hangs "$socket"
+            done
+            no names-hang "$sources" "$etc/nsswitch.conf" ;;
+        *)
+            ! grep -q "^$user:" "$etc/passwd" || no name-source "$sources" "$etc/nsswitch.conf"
+            no no-account ;;
+    esac
+    entry=$(getent passwd "$user")
+else
+    entry=$(grep "^$user:" "$etc/passwd") || no no-account
+fi
+home=$(echo "$entry" | cut -d : -f 6) shell=$(echo "$entry" | cut -d : -f 7)
+shell=${shell:-/bin/sh}
+[ -f "$shell" ] || no shell-gone "$shell"
+[ -x "$shell" ] || no shell-mode "$shell"
+case $shell in */nologin | */false | */true) no shell-refuses "$shell" ;; esac
+[ "$(as_user env -i HOME=/ PATH="$PATH" timeout 5 "$shell" -c 'echo in' 2> /dev/null < /dev/null)" = in ] ||
+    no shell-broken "$shell"
+[ -d "$home" ] || no home-gone "$home"
+ok "account: $user, home $home, shell $shell"
+
+# ---- sshd and its settings
+
+sshd=$(PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v sshd) || no no-sshd
+running='' words=''
+for each in "$proc"/[0-9]*; do
+    [ "$(cat "$each/comm" 2> /dev/null)" = sshd ] || continue
+    [ -n "$running" ] && [ "${each##*/}" -gt "$running" ] && continue
+    running=${each##*/} words=$(tr '\0' ' ' < "$each/cmdline")
+done
+after() { echo " $words" | sed -n "s/.* $1 *\\([^ ]*\\).*/\\1/p"; }
+settings=$(after -f) log=$(after -E)
+settings=${settings:-$etc/ssh/sshd_config}
+wrong=$("$sshd" -t -f "$settings" 2>&1 | tr -d '\r')
+"$sshd" -t -f "$settings" 2> /dev/null || case $wrong in
+    *'separation directory'*) no privsep-folder "$(echo "$wrong" | sed -n 's/.*directory: *//p' | head -n 1)" ;;
+    *'no hostkeys'*) no no-host-keys ;;
+    *'separation user'*) no no-sshd-account ;;
+    *) no settings "$(echo "$wrong" | tail -n 1)" "$settings" ;;
+esac
+[ -n "$running" ] || no not-running
+ok "sshd: process $running, settings $settings"
+
+told=$("$sshd" -T -f "$settings" -C "user=$user,host=localhost,addr=127.0.0.1" 2> /dev/null)
+setting() { echo "$told" | sed -n "s/^$1 //p" | head -n 1; }
+
+# `no` with the line of sshd's settings that has a keyword, or another code where none has.
+no_setting() {
+    where=$(grep -nisE "^[[:space:]]*$3" "$settings" "$etc"/ssh/sshd_config.d/*.conf /dev/null | head -n 1)
+    [ -n "$where" ] || no sshd-says "$2" "$settings"
+    place=${where#*:}
+    no "$1" "$2" "${where%%:*}" "${place%%:*}"
+}
+
+# ---- the account's dates, and its lock
+
+IFS=: read -r _ password changed _ most _ _ expires _ << END
+$(getent shadow "$user" 2> /dev/null || grep "^$user:" "$etc/shadow" 2> /dev/null)
+END
+today=$(($(date +%s) / 86400))
+[ -z "$expires" ] || [ "$today" -le "$expires" ] || no expired "$expires"
+case $(setting usepam)$password in no!*) no locked ;; esac
+ok 'account is open'
+
+# ---- the key, in the files that sshd reads
+
+what_sshd_says() {
+    { cat "$log" || journalctl -q -u ssh -u sshd -n 300 -o cat || cat /var/log/auth.log /var/log/secure
+    } 2> /dev/null | tail -n 300
+}
+
+# The words in front of a key, with what they allow.
+options() {
+    case $1 in
+        *command=\"*) no key-command "$(echo "$1" | sed 's/.*command="\(\([^"\\]\|\\.\)*\)".*/\1/')" "$2" "$3" ;;
+        *expiry-time=\"*)
+            until=$(echo "$1" | sed 's/.*expiry-time="\([0-9]*\).*/\1/' | cut -c 1-8)
+            [ "$(date +%Y%m%d)" -lt "$until" ] || no key-expired "$until" "$2" "$3" ;;
+    esac
+    case $1 in *from=\"*) ;; *) return ;; esac
+    allowed=$(echo "$1" | sed 's/.*from="\([^"]*\)".*/\1/')
+    # Where we come from is known to sshd, and its log tells.
+    ! what_sshd_says | grep -q 'correct key but not from a permitted host' || no key-from "$allowed" "$2" "$3"
+    # It may well be where we come from: told where all else works.
+    limited=$allowed
+}
+
+files='' found='' limited=
+for each in $(setting authorizedkeysfile | sed "s|%h|$home|g; s|%u|$user|g; s|%%|%|g"); do
+    case $each in none) continue ;; /*) ;; *) each=$home/$each ;; esac
+    files="$files${files:+ }$each" number=0
+    [ -n "$key" ] && [ -f "$each" ] || continue
+    while IFS= read -r text || [ -n "$text" ]; do
+        number=$((number + 1))
+        case $text in '' | '#'*) continue ;; esac
+        case $(echo "$text" | ssh-keygen -lf - 2> /dev/null) in
+            *"$key"*)
+                found=$each:$number
+                options "$(echo "$text" | sed 's/\(^\| \)\(ssh-\|ecdsa-\|sk-\).*//')" "$each" $number
+                break ;;
+        esac
+    done < "$each"
+    [ -z "$found" ] || break
+done
+command=$(setting authorizedkeyscommand)
+if [ -n "$key" ] && [ -z "$found" ]; then
+    if [ "${command:-none}" = none ]; then
+        each=$home/.ssh/authorized_keys
+        ! ssh-keygen -lf "$each" 2> /dev/null | grep -qF "$key" || no_setting keys-file "$files" AuthorizedKeysFile
+        no key-missing "$files"
+    fi
+fi
+[ -z "$found" ] || ok "key: $found"
+if [ "$(setting strictmodes)" = yes ] && [ -n "$found" ]; then
+    path=${found%:*}
+    while [ "$path" != / ]; do
+        [ -z "$(find "$path" -prune '(' -perm -020 -o -perm -002 ')')" ] || no key-mode "$path"
+        [ -z "$(find "$path" -prune ! -user "$user" ! -user root)" ] || no key-owner "$path"
+        [ "$path" != "$home" ] || break
+        path=$(dirname "$path")
+    done
+    ok "modes: from ${found%:*} up"
+fi
+
+# ---- a login, as it is; and without one setting or another
+
+try() {
+    within 8 ssh -F none -i "$folder/key" -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityAgent=none \
+        -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ControlPath=none -o LogLevel=ERROR \
+        -o ProxyCommand="$sshd -i -f '$settings' -E '$folder/log' -o LogLevel=DEBUG1 \
+-o AuthorizedKeysFile='$folder/keys' -o HostKey='$folder/host' $2" \
+        "$user@localhost" "$1" > "$folder/said" 2>&1 < /dev/null
+    grep -q '^yoked-in$' "$folder/said"
+}
+
+# A limit of PAM's for this user with which little can run.
+pam_limit() {
+    for each in "$etc"/security/limits.conf "$etc"/security/limits.d/*.conf; do
+        [ -f "$each" ] || continue
+        number=0
+        while read -r whom _ item value _; do
+            number=$((number + 1))
+            case $whom in "$user" | '*') ;; @*) id -nG "$user" | grep -qw "${whom#@}" || continue ;; *) continue ;; esac
+            case $item:$value in
+                stack:[0-9] | stack:[0-9][0-9] | stack:[0-9][0-9][0-9] | as:?????? | as:????? | as:???? | \
+                    data:????? | data:???? | data:??? | nofile:[0-9] | nofile:[0-9][0-9] | nproc:[0-9] | \
+                    fsize:? | fsize:?? | fsize:???) no pam-limit "$item $value" "$each" $number ;;
+            esac
+        done < "$each"
+    done
+}
+
+# All that start files print or run goes on behind this, so it needs no program.
+in='echo yoked-in'
+folder=$(mktemp -d "$run/yoked.XXXXXX" 2> /dev/null || mktemp -d)
+chmod 755 "$folder"
+for each in key host; do ssh-keygen -q -t ed25519 -N '' -f "$folder/$each" || no no-room "$folder"; done
+cp "$folder/key.pub" "$folder/keys" && chmod 644 "$folder/keys"
+
+if ! try "$in"; then
+    reason=$(grep -v '^debug' "$folder/log" | grep -iE 'not allowed|fatal|refused|bad owner|expired|denied|error|limit|not in ' | tail -n 1)
+    case $reason in
+        *'not allowed because'*)
+            keyword=$(echo "$reason" | grep -oE '(Allow|Deny)(Users|Groups)')
+            reason=${reason#*not allowed because }
+            case $keyword in
+                AllowUsers) no_setting not-listed "$reason" AllowUsers ;;
+                '') no sshd-says "$reason" "$settings" ;;
+                *) no_setting listed "$reason" "$keyword" ;;
+            esac ;;
+        *'not in Pubkey'*) no_setting key-kind "${reason#*: }" PubkeyAccepted ;;
+        *'revoked keys file '*': No such file'*)
+            no revoked-keys "$(echo "$reason" | sed 's/.*revoked keys file \(.*\): No such file.*/\1/')" "$settings" ;;
+    esac
+    # What it says is not ours to guess at: these are words of sshd and PAM.
+    if grep -qiE 'change (your|required)|password change|expired' "$folder/said" "$folder/log"; then
+        [ "$changed" = 0 ] && no change-password
+        [ -n "$most" ] && [ -n "$changed" ] && [ $((changed + most)) -lt "$today" ] && no password-old
+    fi
+    for each in "$run/nologin" "$etc/nologin"; do
+        [ -f "$each" ] && [ "$(id -u "$user")" != 0 ] && no nologin "$each"
+    done
+    cp "$folder/log" "$folder/first"
+    if [ "$(setting usepam)" = yes ] && try "$in" '-o UsePAM=no'; then
+        pam_limit
+        no pam "${reason:-$(tail -n 1 "$folder/said")}" "$etc/pam.d/sshd"
+    fi
+    if ! grep -q '^Accepted publickey' "$folder/first"; then
+        no sshd-says "${reason:-$(tail -n 1 "$folder/said")}" "$settings"
+    fi
+    case $(setting forcecommand) in none | '') ;; *) no_setting forced "$(setting forcecommand)" ForceCommand ;; esac
+    case $(setting chrootdirectory) in none | '') ;; *) no_setting chroot "$(setting chrootdirectory)" ChrootDirectory ;; esac
+    # sshd has sh run the first of them that is there.
+    for each in "$home/.ssh/rc" "$etc/ssh/sshrc"; do
+        [ -f "$each" ] || continue
+        as_user timeout 5 env HOME="$home" USER="$user" sh "$each" > /dev/null 2>&1 < /dev/null
+        [ $? != 124 ] || no session-rc "$each"
+        break
+    done
+    # The start files of bash, with each command behind its place.
+    trace=$(as_user timeout 5 env -i HOME="$home" USER="$user" PATH="$PATH" SSH_CLIENT='127.0.0.1 1 22' bash --norc --noprofile -c '
+        PS4="+\${BASH_SOURCE}:\${LINENO}: "; set -x
+        for f in /etc/bash.bashrc ~/.bashrc; do [ ! -r "$f" ] || . "$f"; done
+        set +x; echo >&2 yoked-end' 2>&1 > /dev/null < /dev/null)
+    case $trace in
+        *yoked-end*) ;;
+        *)
+            last=$(echo "$trace" | grep -E '^\++/' | tail -n 1 | sed 's/^+*//')
+            place=${last#*:}
+            [ -z "$last" ] || no start-file "${place#*: }" "${last%%:*}" "${place%%:*}" ;;
+    esac
+    no session "${reason:-$(tail -n 1 "$folder/said")}" "$settings"
+fi
+ok 'a login, tried here'
+
+# ---- what a run starts there
+
+if command -v python3 > /dev/null; then
+    thread="python3 -E -s -S -c 'import threading as t; x = t.Thread(target=int); x.start(); x.join(); print(\"\\nyoked-in\")'"
+    if ! try "$thread"; then
+        said=$(tail -n 1 "$folder/said")
+        [ "$(setting usepam)" != yes ] || ! try "$thread" '-o UsePAM=no' || pam_limit
+        no no-thread "${said:-it ended without a word}"
+    fi
+    ok 'a process with a thread'
+fi
+[ -z "$limited" ] || no key-from "$limited" "${found%:*}" "${found##*:}"
+if ldd "$sshd" 2> /dev/null | grep -q libwrap && ! grep -qE '^(sshd|ALL)[ ,:]' "$etc/hosts.allow" 2> /dev/null; then
+    where=$(grep -nE '^(sshd|ALL)[ ,:]' "$etc/hosts.deny" 2> /dev/null | head -n 1)
+    [ -z "$where" ] || no hosts-deny "${where#*:}" "$etc/hosts.deny" "${where%%:*}"
+fi
+say works
+echo "ok   $cause"
+echo "     $fix"
+[ -z "$mark" ] || printf '%s\tworks\t\t\t\n' "$mark"

@@ -1,0 +1,346 @@
+"""What a host's own console tells of a login: the script, on a system that is made up.
+
+getent, sshd and ssh are small scripts; sed, grep and a shell are those of this machine.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor.builders import only
+from tests.unit.doctor.troubles import no_agent
+
+from yoked.doctor import console
+from yoked.doctor.console import LINKS, WORKS, mend_link, read, script, sentence, told_by
+from yoked.records.examination import BrokenLink, SshFailure
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("timeout") is None, reason="the script is for Linux"
+)
+
+ME = getpass.getuser()
+KEY = f"SHA256:{'k' * 43}"
+DENIED = SshFailure("denied", "Permission denied (publickey).", user=ME)
+# What sshd says of its settings, of a user's login; and how a login ends.
+SSHD = """\
+case " $* " in
+    *" -T "*) cat "$YOKED_ROOT/told" ;;
+    *" -t "*) cat "$YOKED_ROOT/wrong" >&2; [ ! -s "$YOKED_ROOT/wrong" ] ;;
+esac
+"""
+# It is told what sshd is to be told. A folder behind -i has the key.
+SSH = """\
+for each; do case $each in *sshd\\ -i*) proxy=$each ;; esac; last=$each; done
+log=$(echo "$proxy" | sed "s/.*-E '\\([^']*\\)'.*/\\1/")
+cat "$YOKED_ROOT/log" > "$log"
+case $proxy in *UsePAM=no*) without=1 ;; esac
+[ -e "$YOKED_ROOT/lets-in" ] || [ -n "$without" ] || exit 255
+case $last in *python3*) [ ! -e "$YOKED_ROOT/no-threads" ] || [ -n "$without" ] || exit 1 ;; esac
+echo yoked-in
+"""
+GETENT = """\
+case " $* " in
+    *" -s hangs "*) sleep 60 ;;
+    *" -s "*) exit 0 ;;
+    *" shadow "*) cat "$YOKED_ROOT/etc/shadow" ;;
+    *) [ -e "$YOKED_ROOT/hangs" ] && sleep 60; grep "^$2:" "$YOKED_ROOT/looked-up" ;;
+esac
+"""
+KEYGEN = """\
+for file; do :; done
+case $* in
+    *-lf*) echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
+    *) echo k > "$file"; echo k > "$file.pub" ;;
+esac
+"""
+
+
+class System:
+    """A system below a folder, in which a login works."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home, shell = root / "home", root / "bin/own-shell"
+        for name in ("etc/ssh", "etc/security", "proc/12", "run", "home/.ssh", "bin"):
+            (root / name).mkdir(parents=True)
+        account = f"{ME}:x:{os.getuid()}:0::{self.home}:{shell}\n"
+        self.write("etc/passwd", account)
+        self.write("looked-up", account)
+        self.write("etc/nsswitch.conf", "passwd: files hangs [NOTFOUND=return] # and\n")
+        self.write("etc/shadow", f"{ME}:*:20000:0:99999:7:::\n")
+        self.write("etc/ssh/sshd_config", "Port 22\nAllowUsers ada\n")
+        self.write("proc/12/comm", "sshd\n")
+        self.write("proc/12/cmdline", "sshd\0-D\0-E\0/nonexistent\0")
+        self.write("told", f"usepam yes\nstrictmodes no\nauthorizedkeysfile {root}/keys\n")
+        self.write("keys", "ssh-ed25519 AAAA me\n")
+        self.write("print", KEY)
+        for name in ("wrong", "log"):
+            self.write(name, "")
+        self.write("lets-in", "")
+        for name, text in (
+            ("sshd", SSHD), ("ssh", SSH), ("getent", GETENT), ("ssh-keygen", KEYGEN),
+            ("own-shell", 'exec sh "$@"\n'), ("python3", ""), ("ldd", "echo none\n"),
+        ):  # fmt: skip
+            self.write(f"bin/{name}", f"#!/bin/sh\n{text}")
+            (root / "bin" / name).chmod(0o755)
+
+    def write(self, name: str, text: str) -> None:
+        (self.root / name).write_text(text)
+
+    def refuses(self, log: str = "") -> None:
+        (self.root / "lets-in").unlink()
+        self.write("log", log)
+
+    def tells(self, shell: str = "sh") -> tuple[str, BrokenLink | None]:
+        environment = {
+            "PATH": f"{self.root}/bin:{os.environ['PATH']}", "YOKED_ROOT": str(self.root),
+        }  # fmt: skip
+        done = subprocess.run(
+            [shell], input=script(ME, KEY, "mark"), capture_output=True, text=True, check=False,
+            env=environment,
+        )  # fmt: skip
+        assert done.stderr == ""
+        assert list((self.root / "run").iterdir()) == []
+        return done.stdout, read(done.stdout, "mark")
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    return System(tmp_path)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_on_a_host_in_order_every_link_holds(system: System, shell: str) -> None:
+    said, link = system.tells(shell)
+
+    assert link == BrokenLink(WORKS)
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("ok")] == [
+        "account:", "sshd:", "account", "key:", "a", "a", "a",
+    ]  # fmt: skip
+    assert "NO" not in said
+
+
+def hangs(system: System) -> None:
+    system.write("hangs", "")
+
+
+def elsewhere(system: System) -> None:
+    system.write("looked-up", "")
+
+
+def gone(system: System) -> None:
+    (system.root / "bin/own-shell").unlink()
+
+
+def broken(system: System) -> None:
+    system.write("bin/own-shell", "#!/bin/sh\nexit 3\n")
+
+
+def no_home(system: System) -> None:
+    (system.home / ".ssh").rmdir()
+    system.home.rmdir()
+
+
+def no_folder(system: System) -> None:
+    system.write("wrong", "Missing privilege separation directory: /run/sshd\r\n")
+
+
+def mistyped(system: System) -> None:
+    system.write("wrong", "/etc/ssh/sshd_config: line 3: Bad configuration option: Prt\r\n")
+
+
+def stopped(system: System) -> None:
+    system.write("proc/12/comm", "bash\n")
+
+
+def expired(system: System) -> None:
+    system.write("etc/shadow", f"{ME}:*:20000:0:99999:7::7305:\n")
+
+
+def locked(system: System) -> None:
+    system.write("etc/shadow", f"{ME}:!*:20000:0:99999:7:::\n")
+    system.write("told", f"usepam no\nauthorizedkeysfile {system.root}/keys\n")
+
+
+def must_change(system: System) -> None:
+    system.write("etc/shadow", f"{ME}:*:0:0:99999:7:::\n")
+    system.refuses("Accepted publickey\nPassword change required\n")
+
+
+def not_in_files(system: System) -> None:
+    system.write("print", "SHA256:another")
+
+
+def from_elsewhere(system: System) -> None:
+    system.write("keys", '# mine\nfrom="172.31.255.7",no-pty ssh-ed25519 AAAA me\n')
+
+
+def forced_by_key(system: System) -> None:
+    system.write("keys", 'command="internal-sftp" ssh-ed25519 AAAA me\n')
+
+
+def loose(system: System) -> None:
+    told = f"usepam yes\nstrictmodes yes\nauthorizedkeysfile {system.home}/.ssh/keys\n"
+    system.write("told", told)
+    system.write("home/.ssh/keys", "ssh-ed25519 AAAA me\n")
+    (system.home / ".ssh").chmod(0o777)
+
+
+def not_listed(system: System) -> None:
+    system.refuses("debug1: x\nUser me not allowed because not listed in AllowUsers\r\n")
+
+
+def by_pam(system: System) -> None:
+    system.refuses("Accepted publickey\n")
+    (system.root / "etc/security/limits.conf").write_text(f"# few\n{ME} - stack 64\n")
+
+
+def by_a_module(system: System) -> None:
+    system.refuses("fatal: Access denied for user me by PAM account configuration\r\n")
+
+
+def no_threads(system: System) -> None:
+    system.write("no-threads", "")
+    (system.root / "etc/security/limits.conf").write_text("* - nproc 1\n")
+
+
+def forced(system: System) -> None:
+    system.refuses("Accepted publickey\n")
+    system.write("told", f"usepam no\nforcecommand backup\nauthorizedkeysfile {system.root}/keys\n")
+    system.write("etc/ssh/sshd_config", "Port 22\n  ForceCommand backup\n")
+
+
+def start_file_waits(system: System) -> None:
+    system.refuses("Accepted publickey\n")
+    system.write("told", f"usepam no\nauthorizedkeysfile {system.root}/keys\n")
+    system.write("home/.bashrc", "true\nexit 0\n")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "about", "line"),
+    [
+        (hangs, "name-source-hangs", "hangs", 0),
+        (elsewhere, "name-source", "files hangs", 0),
+        (gone, "shell-gone", "bin/own-shell", 0),
+        (broken, "shell-broken", "bin/own-shell", 0),
+        (no_home, "home-gone", "home", 0),
+        (no_folder, "privsep-folder", "/run/sshd", 0),
+        (mistyped, "settings", "line 3: Bad configuration option: Prt", 0),
+        (stopped, "not-running", "", 0),
+        (expired, "expired", "7305", 0),
+        (locked, "locked", "", 0),
+        (must_change, "change-password", "", 0),
+        (not_in_files, "key-missing", "keys", 0),
+        (from_elsewhere, "key-from", "172.31.255.7", 2),
+        (forced_by_key, "key-command", "internal-sftp", 1),
+        (loose, "key-mode", ".ssh", 0),
+        (not_listed, "not-listed", "not listed in AllowUsers", 2),
+        (by_pam, "pam-limit", "stack 64", 2),
+        (by_a_module, "pam", "Access denied for user me by PAM account configuration", 0),
+        (no_threads, "pam-limit", "nproc 1", 1),
+        (forced, "forced", "backup", 2),
+        (start_file_waits, "start-file", "exit 0", 2),
+    ],
+    ids=lambda each: each.__name__ if callable(each) else "",
+)
+def test_the_link_that_fails_is_named(
+    system: System, trouble: Callable[[System], None], code: str, about: str, line: int
+) -> None:
+    trouble(system)
+
+    said, link = system.tells()
+
+    assert link is not None
+    assert (link.code, link.line) == (code, line)
+    assert link.about.endswith(about)
+    # A person at the console reads the same as the doctor tells.
+    assert f"NO   {sentence(replace(DENIED, link=link))}\n     " in said
+
+
+def test_every_code_of_the_script_has_its_words_and_none_is_left_over() -> None:
+    text = Path(console.__file__).with_name("login_links.sh").read_text()
+
+    used = set(re.findall(r"\b(?:no|no_setting|say) ([a-z]+(?:-[a-z]+)*)", text))
+
+    assert set(LINKS) <= used
+    for code, link in LINKS.items():
+        failure = replace(DENIED, link=BrokenLink(code, "about", "/file", 3))
+        assert sentence(failure)
+        assert "{" not in sentence(failure).replace("{ ", "")
+        assert link.by_hand or "    " not in mend_link("attic", failure).command
+
+
+@pytest.mark.parametrize(
+    "printed",
+    ["", "mark", "mark\tsettings", "other\tsettings\ta\tb\t1", "mark\tno-such-code\ta\tb\t1"],
+)
+def test_what_is_no_answer_of_the_script_is_none(printed: str) -> None:
+    assert read(printed, "mark") is None
+
+
+def test_words_of_a_host_end_no_line() -> None:
+    evil = "x'; touch /tmp/x; echo '\x1b[2J"
+
+    link = read(f"mark\tnot-listed\t{evil}\t{evil}\t7\n", "mark")
+
+    assert link is not None
+    fix = mend_link("attic", replace(DENIED, user=evil, link=link))
+    assert "\x1b" not in f"{link}{fix.command}"
+    words = subprocess.run(
+        ["bash", "-c", f"sed() {{ printf '%s|' \"$@\"; }}; pkill() {{ :; }}; {fix.command}"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert words.split("|")[0] == "-i.yoked"
+    assert words.count("|") == 3
+    assert not Path("/tmp/x").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "cause"), [("locked", "timeout", ""), (WORKS, "timeout", "filtered")]
+)
+def test_a_console_tells_more_of_a_failure(
+    tmp_path: Path, code: str, kind: str, cause: str
+) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text(
+        "#!/bin/sh\nmark=$(sed -n 's/^mark=//p'); "
+        f'printf \'%s\\t{code}\\t\\t\\t\\n\' "$mark" | tr -d "\'"\n'
+    )
+    shell.chmod(0o755)
+
+    found = told_by([str(shell)], SshFailure("timeout", "it is silent", user=ME), KEY)
+
+    assert (found.kind, found.cause) == (kind, cause)
+    assert found.link == (None if code == WORKS else BrokenLink("locked"))
+    assert ("works on the host itself" in found.text) is (code == WORKS)
+
+
+@pytest.mark.parametrize("words", ["/nonexistent/shell", "/bin/false", "/bin/cat"])
+def test_a_console_that_tells_nothing_changes_nothing(words: str) -> None:
+    assert told_by([words], DENIED) == DENIED
+
+
+def test_a_link_is_the_finding_with_its_line() -> None:
+    seen = no_agent("denied", "Permission denied", cause="refused-key", user="ada")()
+    hosts = tuple(
+        replace(host, failure=replace(host.failure, link=BrokenLink("shell-gone", "/bin/zsh")))
+        if host.failure is not None
+        else host
+        for host in seen.hosts
+    )
+
+    finding = only(replace(seen, hosts=hosts))
+
+    assert "the login shell of ada, /bin/zsh, is not there" in finding.saw
+    assert [(fix.host, fix.command, fix.root) for fix in finding.fix] == [
+        ("garage", "usermod -s /bin/sh ada", True)
+    ]
