@@ -250,6 +250,11 @@ class Stage:
         return f"status {done.returncode}: {(done.stdout + done.stderr).strip()[-1500:]}"
 
 
+def console(lab: str, host: str) -> list[str]:
+    """A shell of root on a host, by another way than ssh: at home another account."""
+    return ["yoked", "lab", "exec", "--root", "--lab", lab, host, "--", "sh"]
+
+
 @contextlib.contextmanager
 def stage(topology: Topology, entries: Mapping[str, Mapping[str, Any]]) -> Iterator[Stage]:
     """A lab of that topology, and a folder with a yoked.toml of these entries."""
@@ -260,7 +265,12 @@ def stage(topology: Topology, entries: Mapping[str, Mapping[str, Any]]) -> Itera
         tempfile.TemporaryDirectory(prefix="yr-") as runtime,
         Lab.up(topology, name=name, tethered=True) as lab,
     ):
-        own = Stage(lab, Path(folder), {host: dict(entry) for host, entry in entries.items()})
+        own = Stage(
+            lab,
+            Path(folder),
+            # As the yoked.toml has it that a lab writes itself.
+            {host: {**entry, "console": console(name, host)} for host, entry in entries.items()},
+        )
         own.environment["XDG_RUNTIME_DIR"] = runtime
         own.write_fleet()
         yield own
