@@ -17,8 +17,8 @@ from typing import Any
 from yoked.doctor.dials import RENDEZVOUS_PORT
 from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
-from yoked.doctor.sshinside import heard, of_start_files
-from yoked.doctor.sshtry import failure_of, seen_by
+from yoked.doctor.sshinside import heard, with_reason
+from yoked.doctor.sshtry import reached, seen_by
 from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
@@ -36,8 +36,6 @@ LOAD_S = 12.0
 # How long all of torch waits for a small world, which the cores are needed for.
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
-# How many times the patience with ssh a slow host gets at its second try.
-_MORE_PATIENCE = 4
 # The last look is answered at once, or tells nothing.
 _LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
@@ -454,12 +452,7 @@ class HostProbes:
         """The record of a host, once all has been answered."""
         if host.name not in self.here:
             return HostSeen(host.name, dataclasses.asdict(host), self.failures[host.name])
-        seen = self.here[host.name].seen()
-        if seen.failure is not None and seen.failure.cause == "silent":
-            # It came up. So ssh leads to a program there, which may not be able to go on.
-            why = of_start_files(seen.failure, host.name, self._fleet.ssh_file)
-            seen = dataclasses.replace(seen, failure=why)
-        return seen
+        return with_reason(self.here[host.name].seen(), self._fleet.ssh_file)
 
     def find_culprits(self) -> None:
         """Have the hosts whose interpreter fails find out why, at the same time."""
@@ -484,7 +477,7 @@ class HostProbes:
 
     def _probe(self, host: Host) -> None:
         began_s = time.monotonic()
-        client = self._reach(host)
+        client = reached(host, self._agent, self._profile.patience_s, self._fleet.ssh_file)
         if isinstance(client, SshFailure):
             self.failures[host.name] = client
             self._say(f"{host.name}: {client.text}")
@@ -495,20 +488,6 @@ class HostProbes:
             return
         probe.begin(self._need, self._profile)
         self.here[host.name] = probe
-
-    def _reach(self, host: Host) -> AgentClient | SshFailure:
-        """An agent, or why there is none. A host that is slow is waited for once more, longer:
-        programs start there, so nothing keeps anybody from looking at it.
-        """
-        patience_s, config = self._profile.patience_s, self._fleet.ssh_file
-        while True:
-            try:
-                return self._agent(host, patience_s)
-            except YokedError as problem:
-                failure = failure_of(host.name, config, problem, host.console)
-            if failure.cause != "slow" or patience_s != self._profile.patience_s or self._lend:
-                return failure
-            patience_s *= _MORE_PATIENCE
 
     def _agent(self, host: Host, patience_s: int) -> AgentClient:
         if self._lend is not None:

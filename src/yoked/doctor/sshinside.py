@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yoked
-from yoked.records.examination import SshFailure
+from yoked.records.examination import HostSeen, SshFailure
 from yoked.records.host_rules import START_FILES
 from yoked.records.rules import reread
 from yoked.records.shell import shell_line
@@ -46,6 +46,14 @@ _INSIDE = {
 def of_start_files(told: SshFailure, host: str, ssh_config: Path | None) -> SshFailure:
     """The same failure, or the line of a start file there that is to blame for it."""
     return blamed(told, _ask(host, ssh_config))
+
+
+def with_reason(seen: HostSeen, ssh_config: Path | None) -> HostSeen:
+    """What was seen of a host; of one whose agent fell silent, with the line that is to blame."""
+    if seen.failure is None or seen.failure.cause != "silent":
+        return seen
+    # It came up. So ssh leads to a program there, which may not be able to go on.
+    return replace(seen, failure=of_start_files(seen.failure, seen.name, ssh_config))
 
 
 def blamed(told: SshFailure, answer: Mapping[str, Any]) -> SshFailure:

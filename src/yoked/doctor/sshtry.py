@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -32,7 +32,9 @@ from yoked.doctor.sshway import (
 )
 from yoked.errors import YokedError
 from yoked.fleet.discover import Agent, dialled
+from yoked.fleet.model import Host
 from yoked.records.examination import SshFailure, SshKind
+from yoked.remote.client import AgentClient
 from yoked.remote.ssh import NoAgentError, ssh_argv
 from yoked.remote.transport import kill_way
 
@@ -47,6 +49,8 @@ _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "shell": ("", "hangs", "chroot"),
     "other": ("", "closed", "cut"),
 }
+# How many times the patience with ssh a slow host gets at its second try.
+_MORE_PATIENCE = 4
 _ASK_S = 2.0
 # Until the server has said its name, and until the login is through.
 _TRY_S = 3
@@ -71,6 +75,27 @@ _READ = re.compile(r"^debug1: Reading configuration data (.+)$", re.MULTILINE)
 _MATCH = re.compile(r"""\s*match\b.*?\bexec[ \t=]+("[^"]*"|\S+)""", re.IGNORECASE)
 # Of Linux and macOS alike; beyond these bits OpenSSH passes over a key.
 _OF_OTHERS = 0o077
+
+
+def reached(
+    host: Host,
+    connect: Callable[[Host, int], AgentClient],
+    patience_s: int,
+    ssh_config: Path | None,
+) -> AgentClient | SshFailure:
+    """An agent, or why there is none. A host that is slow is waited for once more, longer: programs
+    start there, so nothing keeps anybody from looking at it.
+
+    connect: gives the agent of a host with so many seconds of patience.
+    """
+    for times in (1, _MORE_PATIENCE):
+        try:
+            return connect(host, times * patience_s)
+        except YokedError as problem:
+            failure = failure_of(host.name, ssh_config, problem, host.console)
+        if failure.cause != "slow":
+            break
+    return failure
 
 
 def failure_of(

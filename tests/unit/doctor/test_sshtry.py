@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from yoked.doctor import sshtry
 from yoked.doctor.sshtry import failure_of, seen_by, signs_from_here, try_again, way_to
 from yoked.doctor.sshway import Signs, Try, Way
 from yoked.errors import HostError
+from yoked.fleet.model import Host
 from yoked.records.examination import SshFailure
+from yoked.remote.client import AgentClient
 from yoked.remote.ssh import NoAgentError, explain_end
 from yoked.remote.transport import start_agent
 
@@ -353,3 +355,44 @@ def test_another_host_that_answers_nothing_changes_nothing(
     monkeypatch.setattr(sshtry, "way_to", lambda *args: Way(address="10.0.0.2"))
 
     assert seen_by(TIMEOUT, "attic", None, "study", Gone(connected=True, error="")) == TIMEOUT
+
+
+@pytest.mark.parametrize(("cause", "tries"), [("slow", [4, 16]), ("hangs", [4])])
+def test_a_host_that_is_slow_is_waited_for_once_more_and_longer(
+    monkeypatch: pytest.MonkeyPatch, cause: str, tries: list[int]
+) -> None:
+    told = SshFailure("timeout", "it takes long", cause=cause)
+    monkeypatch.setattr(sshtry, "failure_of", lambda *args: told)
+    tried: list[int] = []
+
+    def connect(host: Host, patience_s: int) -> AgentClient:
+        tried.append(patience_s)
+        raise HostError(f"{host.name}: no agent")
+
+    assert sshtry.reached(Host("attic"), connect, 4, None) == told
+    assert tried == tries
+
+
+@needs_ssh
+def test_a_console_is_asked_where_the_host_alone_knows_and_with_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "id")]
+    subprocess.run(make, check=True, capture_output=True)
+    config = tmp_path / "config"
+    config.write_text(f"Host attic\n  User ada\n  IdentityFile {tmp_path / 'id'}\n")
+    asked: list[tuple[str | None, str]] = []
+
+    def ask(console: Sequence[str], told: SshFailure, key: str) -> SshFailure:
+        asked.append((told.user, key))
+        return told
+
+    monkeypatch.setattr(sshtry, "told_by", ask)
+    take(monkeypatch, Try("debug1: Connection established.\n"))
+
+    for said in (CLOSED.text, "Could not resolve hostname attic"):
+        failure_of("attic", config, explain_end("attic", 255, said, ssh=True), ["sh"])
+    failure_of("attic", config, explain_end("attic", 255, CLOSED.text, ssh=True))
+
+    assert [user for user, _ in asked] == ["ada"]
+    assert asked[0][1].startswith("SHA256:")
