@@ -88,6 +88,7 @@ class HostProbe:
         self.interfaces_later: list[Mapping[str, Any]] = []
         self.trials: dict[How, RankProbe] = {}
         self._silent = False
+        self._modules: Sequence[str] = ()
         self._unanswered: dict[str, str] = {}
         self._culprits: Mapping[str, Any] | None = None
         self._prints: Mapping[str, Any] | None = None
@@ -195,7 +196,7 @@ class HostProbe:
 
     def begin_training(self, python: str) -> None:
         """Import all of torch."""
-        self.trials["train"] = RankProbe(self, python, "train")
+        self.trials["train"] = RankProbe(self, python, "train", self._modules)
 
     def find_culprits(self) -> None:
         """Have the agent find out what keeps the interpreter from working, where it does not, and
@@ -290,7 +291,7 @@ class HostProbe:
 
     def _begin_trial(self, need: Need, profile: ProbeProfile) -> dict[str, Any]:
         """The interpreter that would train, and its first trial; or why there is none."""
-        found = self._find_python(need)
+        found, self._modules = self._find_python(need), profile.modules
         if "error" not in found:
             self.trials[profile.how] = RankProbe(
                 self, found["python"], profile.how, profile.modules

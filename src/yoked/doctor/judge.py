@@ -98,13 +98,18 @@ def _begun(
 
 
 def _with_left(seen: Examination, sent: Queue[Collection[str]]) -> Examination:
-    """The examination with `left`: what the program here is made of, and no host would get."""
+    """The examination with what no host would get: `left`, of which the program here is made, and
+    `left_named`, files that it names.
+    """
     try:
         names = sent.get_nowait()
     except Empty:
         return seen
-    left = [each for each in seen.controller.get("own") or () if each not in names]
-    return dataclasses.replace(seen, controller={**seen.controller, "left": left})
+    left = {
+        kind: [each for each in seen.controller.get(of) or () if each not in names]
+        for kind, of in (("left", "own"), ("left_named", "named"))
+    }
+    return dataclasses.replace(seen, controller={**seen.controller, **left})
 
 
 def replayed(path: Path) -> Seen:

@@ -9,7 +9,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,13 +19,15 @@ from yoked.core.shadows import shadowing
 
 _MOST_FILES, _MOST_BYTES, _MOST_MODULES = 200, 200_000, 32
 # Of names that are looked at, for what is odd in them, and of those that are told.
-_MOST_NAMES, _MOST_ODD = 10_000, 20
+_MOST_NAMES, _MOST_ODD, _MOST_NAMED = 10_000, 20, 100
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(.+))", re.MULTILINE
 )
 _FIRST = re.compile(r"\s*(\w+)")
 # Versions of these are compared, or they come along with the run.
-_KNOWN = frozenset({"torch", "numpy", "yoked"})
+_KNOWN = frozenset({"torch", "yoked"})
+# A text that may be the name of a file.
+_QUOTED = re.compile(r"[\"']([^\"'\n\\{}]{1,200})[\"']")
 _LISTS = re.compile(r"\b(?:listdir|scandir|iterdir|i?glob|rglob|walk)[ \t]*\(")
 _SORTS = re.compile(r"\bsorted[ \t]*\(")
 # What belongs to tools, to this machine or to earlier runs.
@@ -35,11 +38,12 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
 
 @dataclass(frozen=True)
 class ProgramHere:
-    """shadows: files that hide modules of Python's. programs: those beside them that import torch;
-    own: files below this folder that these are, or import; modules: what they import that is
-    neither Python's nor lies here; unsorted: FILE:LINE where they list a folder, and do not sort it
-    there; special: names below this folder that are no files, each with its kind; misnamed: those
-    that are no UTF-8.
+    """shadows: files that hide modules of Python's, or of torch's. programs: those beside them that
+    import torch; own: files below this folder that these are, or import; broken: those of them that
+    cannot be read or compiled, each with why; named: other files below this folder whose names
+    stand in own ones; modules: what they import that is neither Python's nor lies here; unsorted:
+    FILE:LINE where they list a folder, and do not sort it there; special: names below this folder
+    that are no files, each with its kind; misnamed: those that are no UTF-8.
     """
 
     shadows: tuple[str, ...] = ()
@@ -47,6 +51,8 @@ class ProgramHere:
     own: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     unsorted: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
     misnamed: tuple[str, ...] = ()
 
@@ -81,6 +87,8 @@ def program_here(*, quick: bool) -> ProgramHere:
         own=tuple(used),
         modules=tuple(modules[:_MOST_MODULES]),
         unsorted=tuple(each for name, text in used.items() for each in _unsorted(name, text)),
+        broken=() if quick else tuple(_broken(folder, used, wanted & beside, names))[:_MOST_ODD],
+        named=() if quick else tuple(_named(folder, used))[:_MOST_NAMED],
         special=tuple(special[:_MOST_ODD]),
         misnamed=tuple(misnamed[:_MOST_ODD]),
     )
@@ -111,6 +119,53 @@ def _listed(folder: Path) -> list[str]:
         return sorted(each.name for each in folder.iterdir())
     except OSError:
         return []
+
+
+def _broken(
+    folder: Path, used: Mapping[str, str], wanted: Iterable[str], names: Collection[str]
+) -> Iterator[str]:
+    """Files of the program that no Python could run: NAME: why."""
+    for each in sorted(f"{name}.py" for name in wanted):
+        if each in names and each not in used:
+            yield f"{each}: {_why_none(folder / each)}"
+    for name, text in used.items():
+        try:
+            # What begins there may not end there.
+            if len(text) < _MOST_BYTES:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    compile((folder / name).read_bytes(), name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as problem:
+            line = getattr(problem, "lineno", None)
+            yield f"{name}{f':{line}' if line else ''}: {getattr(problem, 'msg', problem)}"
+        except OSError:
+            continue
+
+
+def _why_none(path: Path) -> str:
+    """Why a file that is there has no content."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind == stat.S_IFREG:
+            with path.open("rb"):
+                return "it is not among the first files here"
+        return "a folder" if kind == stat.S_IFDIR else _KINDS.get(kind, "no file")
+    except OSError as problem:
+        return str(problem.strerror)
+
+
+def _named(folder: Path, used: Mapping[str, str]) -> list[str]:
+    """Files below the folder, but those of the program, whose names stand in its sources."""
+    texts = {each for text in used.values() for each in _QUOTED.findall(text)}
+    found = []
+    for name in sorted(set(map(os.path.normpath, texts))):
+        try:
+            is_here = not name.startswith(("/", "..")) and (folder / name).is_file()
+        except OSError:
+            continue
+        if is_here and name not in used:
+            found.append(name)
+    return found
 
 
 def _odd(folder: Path) -> tuple[list[str], list[str]]:

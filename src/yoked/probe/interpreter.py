@@ -19,7 +19,7 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -229,10 +229,11 @@ def _flushes(torch: ModuleType) -> bool:
     return float(torch.tensor(1e-310, dtype=torch.float64) * 1.0) == 0.0
 
 
-def installed(*, others: bool = False) -> dict[str, Any]:
+def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, Any]:
     """Whether torch, numpy and Python's own library are what was installed; a fifth of a second.
 
-    others: all other packages too, as far as there is time.
+    also: modules whose packages are looked at as well; others: all packages, as far as there is
+    time.
 
     altered: files that are not as their package's RECORD has them: file, found (a mark of its
     content), package, version, how: content, empty, missing, unreadable, or bytecode (what Python
@@ -245,7 +246,8 @@ def installed(*, others: bool = False) -> dict[str, Any]:
     for info in sorted(_infos(), key=lambda each: _named(each)[0] not in _HASHED):
         if time.process_time() > until_s:
             break
-        if others or _named(info)[0] in _HASHED:
+        names = {_named(info)[0], *_text(info / "top_level.txt").split()}
+        if others or not names.isdisjoint((*_HASHED, *also)):
             flaws += _altered(info)
     own, stale = _library()
     flaws += stale

@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
         if how == "train":
             # From here on everything else on this host goes first: it takes seconds of CPU time.
             os.nice(_NICE)
-            tell(has=as_told(installed), looked=True)
+            tell(has=as_told(lambda: installed(names)), looked=True)
         began_s = time.perf_counter()
         world, has = load_all() if how == "train" else load_communication()
         if how == "train":

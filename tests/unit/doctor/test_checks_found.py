@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -624,12 +625,23 @@ CASES = (
     Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "x.bin": A_FOLDER})),
     Case("data-odd", lambda: replace(everywhere("health/data", TWICE), need=Need(
         data=TWICE, folders={"data": "~/rows"})), (), severity="warning"),
+    Case("data-differs", lambda: told(replace(home(), need=Need(
+        data={"Gr\u00f6\u00dfe.bin": "a1", "B.bin": "b2"}, folders={"data": "~/rows"})),
+        "garage", "health/data", {"Gro\u0308\u00dfe.bin": "a1", "b.bin": "b2"})),
+    Case("data-odd", lambda: replace(home(), need=Need(
+        data={"1.bin": "a1", "2.bin": sha256(b"").hexdigest()}, folders={"data": "/rows"})), (),
+        severity="warning"),
+    Case("data-odd", lambda: replace(home(), need=Need(
+        data={"1.bin": "a1", "._1.bin": "b2"}, folders={"data": "/rows"})), (),
+        severity="warning"),
     Case("data-odd", lambda: replace(home(), need=Need(
         data={"1.bin": "a1", "0.bin": A_FOLDER}, folders={"data": "/rows"})), (),
         severity="warning"),
     Case("data-odd", lambda: replace(home(), need=Need(
         data={"Gr\udcf6\udcdfe.bin": "a1"}, folders={"data": "/rows"})), (), severity="warning"),
     Case("program-odd", lambda: here(left=["common.py", "rows/deep.py"]), ()),
+    Case("program-odd", lambda: here(left_named=["config.json"]), (), severity="warning"),
+    Case("program-odd", lambda: here(broken=["common.py:12: invalid syntax"], python="3.12.1"), ()),
     Case("program-odd", lambda: here(special=["pipe (a pipe)"]), (), severity="warning"),
     Case("program-odd", lambda: here(misnamed=["notes-Gr\udcf6\udcdfe.md"]), (),
          severity="warning"),
@@ -851,6 +863,8 @@ def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
         ),
         lambda: modules(attic=MODULE, garage={**MODULE, "digest": "aa"}),
         lambda: modules(attic=None, garage=None, study=None),
+        # A newer Python may compile it.
+        lambda: here(broken=["common.py:12: invalid syntax"], python="3.11.9"),
         # What all have is meant; what was not looked at is not known.
         lambda: taken(**{n: {"starts": [START], "altered": [FLAW]} for n in NAMES}),
         lambda: taken(

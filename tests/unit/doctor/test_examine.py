@@ -636,7 +636,7 @@ def test_what_the_program_here_imports_is_asked_of_hosts(
 
     assert seen.controller["modules"] == ["rowscale"]
     argvs = [rank.argv for rank in agents["alpha"].ranks.values()]
-    assert [argv[3:] for argv in argvs] == [["rowscale", "connect"], ["train"]]
+    assert [argv[3:] for argv in argvs] == [["rowscale", "connect"], ["rowscale", "train"]]
 
 
 def test_bandwidth_is_measured_of_every_link() -> None:

@@ -30,7 +30,7 @@ def test_a_program_imports_what_its_own_modules_import_too(folder: Path) -> None
     found = program_here(quick=False)
 
     assert found.programs == (str(folder / "train.py"),)
-    assert found.modules == ("my_files", "my_losses", "rowscale")
+    assert found.modules == ("my_files", "my_losses", "numpy", "rowscale")
 
 
 def test_where_a_folder_is_listed_and_not_sorted_is_told(folder: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_package_beside_a_program_is_of_it(folder: Path) -> None:
     found = program_here(quick=False)
 
     assert found.own == ("train.py", "common.py", "my_losses/__init__.py", "my_losses/deep.py")
-    assert found.modules == ("my_files", "my_graphs", "rowscale")
+    assert found.modules == ("my_files", "my_graphs", "numpy", "rowscale")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="its names are bytes")
@@ -78,3 +78,23 @@ def test_names_that_are_no_files_or_no_text_are_told(folder: Path) -> None:
     assert found.special == ("deep/pipe (a pipe)",)
     assert found.misnamed == ("notes-Gr\udcf6\udcdfe.md",)
     assert program_here(quick=True) == ProgramHere()
+
+
+def test_what_no_python_could_run_of_a_program_is_told(folder: Path) -> None:
+    (folder / "common.py").write_text("import os\n<<<<<<< HEAD\nimport my_files\n")
+    (folder / "my_losses.py").symlink_to("gone.py")
+
+    assert program_here(quick=False).broken == (
+        "my_losses.py: No such file or directory",
+        "common.py:2: invalid syntax",
+    )
+
+
+def test_files_that_a_program_names_are_told(folder: Path) -> None:
+    (folder / "config").mkdir()
+    (folder / "config" / "small.json").write_text("{}")
+    (folder / "common.py").write_text("open('config/small.json'); open(\"./notes.py\"); open('/x')")
+
+    found = program_here(quick=False)
+
+    assert found.named == ("config/small.json", "notes.py")

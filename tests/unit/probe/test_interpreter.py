@@ -80,13 +80,17 @@ def test_a_file_that_is_gone_or_empty_is_told_and_tests_need_not_be_there(packag
 
 
 def test_other_packages_are_looked_at_where_there_is_time(packages: Path) -> None:
+    info = packages / "rich_text-14.dist-info"
+    info.mkdir()
     (packages / "rich.py").write_text("")
-    (packages / "rich-14.dist-info").mkdir()
-    (packages / "rich-14.dist-info" / "RECORD").write_text("rich.py,sha256=x,77\n")
+    (info / "RECORD").write_text("rich.py,sha256=x,77\n")
+    (info / "top_level.txt").write_text("rich\n")
+    partly = "__import__('functools').partial(installed"
 
     assert altered(packages) == []
-    (found,) = told("__import__('functools').partial(installed, others=True)", packages)["altered"]
-    assert (found["package"], found["version"], found["how"]) == ("rich", "14", "empty")
+    (found,) = told(f"{partly}, ['rich'])", packages)["altered"]
+    assert (found["package"], found["version"], found["how"]) == ("rich_text", "14", "empty")
+    assert told(f"{partly}, others=True)", packages)["altered"] == [found]
 
 
 def test_bytecode_of_another_source_is_told(packages: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
@@ -27,6 +28,7 @@ _WORDS = {
     "extra": "extra",
     "hidden": "beside it, which macOS left (AppleDouble)",
     "folder": "extra, a folder with the name of a file",
+    "spelled": "spelled otherwise there (capitals, or forms of Unicode that look alike)",
 }
 
 
@@ -46,9 +48,24 @@ def differing(wanted: Mapping[str, str], there: Mapping[str, object]) -> dict[st
         is_hidden = any(part.startswith(".") for part in path.parts)
         if path.suffix in kinds and not is_hidden:
             flaws[str(path)] = "folder" if there[str(path)] == A_FOLDER else "extra"
-        elif path.suffix in kinds and _is_shadow(path, there):
+        elif path.suffix in kinds and is_shadow(str(path), there):
             flaws[str(path)] = "hidden"
+    for name, other in _other_spellings(flaws).items():
+        if there[other] == files[name]:
+            flaws[name] = "spelled"
+            del flaws[other]
     return flaws
+
+
+def _other_spellings(flaws: Mapping[str, str]) -> dict[str, str]:
+    """{name that is missing: extra name that is the same to a person}."""
+    extra = {_spoken(name): name for name, flaw in flaws.items() if flaw == "extra"}
+    return {name: extra[_spoken(name)] for name, flaw in flaws.items()
+            if flaw == "missing" and _spoken(name) in extra}  # fmt: skip
+
+
+def _spoken(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _flaw(there: object) -> str:
@@ -58,8 +75,9 @@ def _flaw(there: object) -> str:
     return str(there) if " " in str(there) else "other"
 
 
-def _is_shadow(path: PurePosixPath, there: Mapping[str, object]) -> bool:
+def is_shadow(name: str, there: Mapping[str, object]) -> bool:
     """Whether it is what macOS writes beside a file on other systems' disks: AppleDouble."""
+    path = PurePosixPath(name)
     beside = path.with_name(path.name.removeprefix("._"))
     return path.name.startswith("._") and str(beside) in there
 
@@ -171,7 +189,12 @@ def place_of(seen: Examination, name: str = "") -> Line:
 
 def _brought(seen: Examination, host: HostSeen, flaws: Mapping[str, str]) -> Iterator[Fix]:
     """What makes the data of a host that which is here."""
-    if set(flaws.values()) - {"extra", "hidden", "folder"}:
+    wanted, there = seen.need.data or {}, mapping(part(host, "data"))
+    spoken = {_spoken(each): each for each in there if each not in wanted}
+    for name in [name for name, flaw in flaws.items() if flaw == "spelled"][:_SHOWN]:
+        old, new = place_of(seen, spoken[_spoken(name)]), place_of(seen, name)
+        yield by_hand(host.name, "mv {old} {new}", old=old, new=new)
+    if set(flaws.values()) - {"extra", "hidden", "folder", "spelled"}:
         config = at(seen.controller, "ssh_config")
         ssh = shell_line("-e {ssh} ", ssh=f"ssh -F {config}") if config else shell_line("")
         folder = seen.need.folders.get("data") or "DATA-FOLDER"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.content import A_FOLDER, place_of, shown_name
+from yoked.doctor.checks.content import A_FOLDER, is_shadow, place_of, shown_name
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination, Fix
@@ -28,12 +28,17 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
     severity="warning",
     saw={
         "copies": "{described}, in the data here{there}",
+        "empty": "{described} in the data here{there}: empty",
+        "hidden": "{described} in the data here{there}, which macOS left (AppleDouble)",
         "folder": "{described} in the data here{there}: a folder with the name of a file",
         "name": "{described} in the data here{there}: a name that is no UTF-8",
     },
     why={
         "copies": "a program that reads all files of the folder counts these rows twice; hosts "
         "that have the same copies agree with each other, and nobody says so",
+        "empty": "a rank that is dealt it has no rows: it stands still, or ends before the others",
+        "hidden": "a program that takes all names of the folder (os.listdir) reads these as rows "
+        "too; `yoked train` does not",
         "folder": "a program that counts names deals out one file too many, and fails or reads "
         "nothing there",
         "name": "a program that prints or sorts names fails: `UnicodeEncodeError`",
@@ -52,17 +57,22 @@ def data_odd(seen: Examination) -> Iterator[Match]:
     # What a copy is called is longer: `4 (1).txt`, `4 copy.txt`.
     for name in sorted(wanted, key=lambda each: (len(each), each)):
         content = wanted[name]
-        if content not in (A_FOLDER, _EMPTY):
+        if content not in (A_FOLDER, _EMPTY) and not is_shadow(name, wanted):
             original = first.setdefault((content, PurePosixPath(name).suffix), name)
             copies |= {name: original} if original != name else {}
     kinds = {suffix for _, suffix in first}
     folders = [name for name, content in wanted.items() if content == A_FOLDER
                and PurePosixPath(name).suffix in kinds]  # fmt: skip
     odd = [name for name in wanted if not _is_text(name)]
+    empty = [name for name, content in wanted.items() if content == _EMPTY
+             and PurePosixPath(name).suffix in kinds and not is_shadow(name, wanted)]  # fmt: skip
+    hidden = [name for name in wanted if is_shadow(name, wanted)]
     words = [f"{shown_name(name)} has the content of {shown_name(own)}"
              for name, own in copies.items()]  # fmt: skip
     for how, names, said in (
         ("copies", list(copies), words),
+        ("empty", empty, map(shown_name, empty)),
+        ("hidden", hidden, map(shown_name, hidden)),
         ("folder", folders, map(shown_name, folders)),
         ("name", odd, map(shown_name, odd)),
     ):
@@ -99,8 +109,11 @@ def _also(seen: Examination, names: Iterable[str]) -> str:
 
 def _everywhere(seen: Examination, how: str, names: list[str]) -> Iterator[Fix]:
     """What takes these names away, or mends them: here first, then on each host that has them."""
-    word = {"copies": "rm", "folder": "rmdir"}.get(how)
+    word = {"copies": "rm", "hidden": "rm", "folder": "rmdir"}.get(how)
     for host in ("", *_holders(seen, names)):
+        if how == "empty":
+            yield by_hand(host, "bring them back, or remove them")
+            continue
         if word is None:
             for each in names[:_SHOWN]:
                 yield by_hand(host, "{line}", line=_renamed(place_of(seen), each))
@@ -124,29 +137,50 @@ def _renamed(folder: Line | None, name: str) -> Line:
 
 @check(
     "program-odd",
-    question="Would all that the program here imports travel, and can it be read?",
+    question="Does all that the program here is made of travel, and can it be run?",
     reads=("controller",),
     severity="error",
     saw={
         "left": "{names}, which the program here is made of, would stay here: git's rules leave "
         "{it} out",
+        "left_named": "{names}, which the program here names, would stay here: git's rules leave "
+        "{it} out",
+        "broken": "{names}, in what the program here is made of",
         "special": "{names} in the program's folder: no file that could travel",
         "name": "{names} in the program's folder: a name that is no UTF-8",
     },
     why={
         "left": "`No module named ...` on every host, though it is found here",
+        "left_named": "`No such file or directory` on every host, though it is found here",
+        "broken": "every rank ends with it, on each host",
         "special": "a program that opens it waits for its other end, or fails",
         "name": "a program or a tool that prints or writes down names fails: `UnicodeEncodeError`",
     },
     symptom="`ModuleNotFoundError` on all hosts of what lies beside the program; "
     "`UnicodeEncodeError: surrogates not allowed`.",
     cause="A line of .gitignore or .git/info/exclude, in the program's folder or in one above it, "
-    "leaves a module out. A pipe or a socket of some tool; names out of an archive of "
-    "another system: these are warnings.",
+    "leaves a module out; a file that was not saved whole, or has the marks of a merge in it. "
+    "These are warnings: files that the program only names, a pipe or a socket of some tool, names "
+    "out of an archive of another system.",
     fix="By hand.",
 )
 def program_odd(seen: Examination) -> Iterator[Match]:
-    if left := list(map(str, at(seen.controller, "left") or ())):
+    broken = list(map(str, at(seen.controller, "broken") or ()))
+    # A newer Python may know more than that by which it was tried here.
+    here = _minor(at(seen.controller, "python"))
+    newest = max((_minor(mapping(host.torch).get("python_version")) for host in seen.up), default=0)
+    if broken and newest <= here:
+        yield Match(
+            (),
+            by_hand("", "mend it here; what is here is what each host gets"),
+            how="broken",
+            names=_some(map(shown_name, broken)),
+            it="",
+        )
+    for kind in ("left", "left_named"):
+        left = list(map(str, at(seen.controller, kind) or ()))
+        if not left:
+            continue
         yield Match(
             (),
             by_hand(
@@ -156,7 +190,8 @@ def program_odd(seen: Examination) -> Iterator[Match]:
                 names=joined(" ", left[:_SHOWN]),
                 flags=joined(" ", [w for each in left[:_SHOWN] for w in ("--include", each)]),
             ),
-            how="left",
+            severity="error" if kind == "left" else "warning",
+            how=kind,
             names=_some(left),
             it="it" if len(left) == 1 else "them",
         )
@@ -170,6 +205,11 @@ def program_odd(seen: Examination) -> Iterator[Match]:
                 names=_some(map(shown_name, names)),
                 it="",
             )
+
+
+def _minor(version: object) -> int:
+    found = re.match(r"3\.(\d+)", str(version))
+    return int(found[1]) if found else 0
 
 
 def _put_right(how: str, names: list[str]) -> Iterator[Fix]:
