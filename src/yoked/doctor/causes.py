@@ -61,7 +61,7 @@ def _explains(cause: Finding, symptom: Finding, check: Check) -> bool:
         return False
     if cause.severity == "warning" and symptom.severity == "error":
         return False
-    return bool(_places(cause) & _places(symptom))
+    return bool({*_places(cause), *cause.reaches} & _places(symptom))
 
 
 def _places(each: Finding) -> set[str]:

@@ -33,8 +33,9 @@ class Match:
     """A place where something is wrong, for the check that looked.
 
     hosts: those to mend, the first first; one name or several. severity: None: the check's.
-    how: which of the check's sentences fits, where it has several. params: what they name;
-    `host` (the first), `source` and `target` (of the link) are known without.
+    how: which of the check's sentences fits, where it has several. reaches: other hosts whose
+    trouble may come of it. params: what they name; `host` (the first), `source` and `target` (of
+    the link) are known without.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Match:
         link: tuple[str, str] | None = None,
         severity: Severity | None = None,
         how: str = "",
+        reaches: Iterable[str] = (),
         **params: object,
     ) -> None:
         self.hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
         self.fix, self.link, self.severity, self.how = fix, link, severity, how
+        self.reaches = tuple(reaches)
         # What is read once only, as a generator is, becomes a tuple.
         self.params = {
             name: tuple(value)
@@ -98,6 +101,7 @@ class Check:
                 fix=match.fix,
                 link=match.link,
                 params=match.params,
+                reaches=match.reaches,
             )
 
 

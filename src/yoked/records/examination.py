@@ -223,7 +223,8 @@ class Finding:
     """Something that will go wrong, or slow. saw: the evidence; why: what follows if it stays.
 
     hosts: those to mend, the first first. link: (source, target) where it is about one. follows:
-    findings that this one explains. params: the names and figures of its sentences.
+    findings that this one explains. params: the names and figures of its sentences. reaches: others
+    whose trouble may come of it.
     """
 
     check: str
@@ -235,3 +236,4 @@ class Finding:
     link: tuple[str, str] | None = None
     follows: tuple[Finding, ...] = ()
     params: Mapping[str, object] = field(default_factory=dict)
+    reaches: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from tests.unit.doctor.builders import (
     lines,
     only,
     told,
+    unreached,
 )
 
 from yoked.doctor.causes import findings_of
@@ -79,7 +80,7 @@ def test_a_route_of_the_table_local_is_deleted_for_no_rule_is_asked_before_it(
 
     assert (found.check, found.hosts) == (check, ("garage",))
     assert f"`{line}`" in found.saw
-    assert lines(found) == [("garage", f"ip route del {line}")]
+    assert lines(found)[0] == ("garage", f"ip route del {line}")
     assert undone(found.fix[0]) == f"ip route add {line}"
 
 
@@ -471,3 +472,43 @@ def test_a_limit_of_connections_that_hits_the_rendezvous_by_chance_is_an_error()
     assert (found.check, found.severity) == ("rendezvous-port", "error")
     assert "perhaps by `ct count over 1 drop`" in found.saw
     assert "nft insert rule inet slow in" in found.fix[0].command
+
+
+def test_what_a_third_host_does_explains_the_silence_of_the_others() -> None:
+    seen = silent(home(), ("garage", "attic"), ("attic", "garage"))
+    queues = ["in: action order 1: mirred (Egress Mirror to device eth0) pipe"]
+    seen = told(seen, "study", "health/links/eth0/queues", queues)
+    seen = told(seen, "attic", "health/untold", {"health": "attic gave no answer to 'health'"})
+
+    found = only(seen)
+
+    assert found.hosts == ("study",)
+    assert [each.check for each in found.follows] == ["agent-failed"]
+
+
+def test_a_card_that_was_taken_for_everybodys_is_forgotten_with_the_route() -> None:
+    seen = in_table(silent(home()), "garage", routes=[BROADCAST])
+    way = {"error": "EACCES", "kind": "broadcast", "network": ATTIC, "prefix": 32}
+    seen = told(seen, "garage", f"health/routes/{ATTIC}", way)
+
+    assert [line for _, line in lines(only(seen))] == [
+        f"ip route del {BROADCAST}",
+        f"ip neighbour flush to {ATTIC} dev eth0 nud noarp",
+    ]
+
+
+@pytest.mark.parametrize("address", [ATTIC, None])
+def test_who_takes_the_address_of_a_host_for_its_own_is_why_ssh_meets_another_key(
+    address: str | None,
+) -> None:
+    lost = unreached("attic", "host-key", "REMOTE HOST IDENTIFICATION HAS CHANGED")
+    lost = replace(lost, wanted={**lost.wanted, "address": address})
+    seen = home()
+    hosts = tuple(lost if each.name == "attic" else each for each in seen.hosts)
+    kept = tuple(each for each in seen.dials if "attic" not in (each.source, each.target))
+    seen = in_table(replace(seen, hosts=hosts, dials=kept, world=None), "garage", routes=[LOCAL])
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("same-address", ("garage", "attic"))
+    assert lines(found) == [("garage", f"ip route del {LOCAL}")]

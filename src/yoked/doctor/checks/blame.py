@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from yoked.doctor.checks.devices import is_bridged, on_the_way
 from yoked.doctor.checks.links import Link, failing, reached
 from yoked.doctor.checks.query import at, chosen_interface, part
-from yoked.doctor.checks.tables import is_bridged, on_the_way
 from yoked.doctor.firewalls import cards_refused, changing, drops_outgoing, refusals
 from yoked.doctor.ipsec import Policy, policy_against
 from yoked.doctor.packets import Packet

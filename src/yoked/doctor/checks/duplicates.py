@@ -13,9 +13,11 @@ from yoked.doctor.checks.query import (
     chosen_interface,
     former_address,
     host_of_address,
+    in_network,
     interface_kind,
     prefix_of,
 )
+from yoked.doctor.checks.tables import taken_addresses, taken_for_own
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import drop_address, replace_address
 from yoked.records.examination import Examination, Fix, HostSeen
@@ -28,21 +30,34 @@ from yoked.records.examination import Examination, Fix, HostSeen
     severity="error",
     saw={
         "network": "{names:list} have one address, {address}",
+        "route": "{host} takes {address}, the address of {other}, for its own: by the route "
+        "{route}",
         "card": "the network cards of {names:list} have one address, {address}",
     },
     why="packets for one reach the other, by chance and in turns",
     symptom="Connections fail or reach the wrong machine, now and then.",
     cause="Two machines were given one address: a copied disk image or virtual machine, a fixed "
-    "address inside the DHCP server's range.",
+    "address inside the DHCP server's range. Or one takes it for its own by a route of the table "
+    "`local`.",
     fix="Takes the address from the host that is not to have it, and gives it back its "
     "own, as yoked.toml has it.",
     # Who comes in by ssh may meet the wrong machine, and takes it for a changed one.
-    explains=(*LINKS, *NAMES, "wrong-neighbour", "ssh-host-key", "ssh-denied", "ssh-refused"),
+    explains=(
+        *LINKS,
+        *NAMES,
+        "wrong-neighbour",
+        "ssh-host-key",
+        "ssh-denied",
+        "ssh-refused",
+        "ssh-timeout",
+        "ssh-other",
+    ),
     quick=True,
 )
 def same_address(seen: Examination) -> Iterator[Match]:
     """An address that the run would use on one host, and that another has too."""
     told: set[str] = set()
+    yield from _by_route(seen)
     for lost, name, known in _met_by_ssh(seen):
         told.add(known)
         yield Match(
@@ -51,11 +66,13 @@ def same_address(seen: Examination) -> Iterator[Match]:
             how="network",
             names=[name, lost],
             address=known,
+            other=lost,
+            route="",
         )
     for one, other, mac in _one_card(seen):
         yield Match(
             (other.name, one.name), _own_card(seen, other), how="card",
-            names=[one.name, other.name], address=mac,
+            names=[one.name, other.name], address=mac, other=one.name, route="",
         )  # fmt: skip
     for host in several(seen):
         address = chosen_address(seen, host)
@@ -73,7 +90,33 @@ def same_address(seen: Examination) -> Iterator[Match]:
             how="network",
             names=names,
             address=address,
+            other=names[0],
+            route="",
         )
+
+
+def _by_route(seen: Examination) -> Iterator[Match]:
+    """Hosts that answer for the address of one that ssh therefore did not reach."""
+    for lost in seen.hosts:
+        known = lost.wanted.get("address")
+        if lost.failure is None or (known is None and lost.failure.kind != "host-key"):
+            continue
+        for host in seen.up:
+            # Where nobody knows the address, one of this network with which ssh met another key.
+            own = chosen_address(seen, host)
+            for address in [known] if known else taken_addresses(host):
+                found = taken_for_own(host, str(address))
+                if found is None or not (known or (own and in_network(host, own, address))):
+                    continue
+                yield Match(
+                    (host.name, lost.name),
+                    found[1],
+                    how="route",
+                    names=[host.name, lost.name],
+                    address=address,
+                    other=lost.name,
+                    route=f"`{found[0]}`",
+                )
 
 
 def _met_by_ssh(seen: Examination) -> Iterator[tuple[str, str, str]]:

@@ -85,11 +85,14 @@ class Group:
         hosts: those to mend; default: the host alone.
         """
         first, *others = self.links
+        is_third = any(self.host.name not in link.name for link in self.links)
         more = f" (and {plural(len(others), 'other link')})" if others else ""
         return Match(
             hosts or self.host.name,
             *fix,
             link=None if others else first.name,
+            # From a third host all of them suffer.
+            reaches=sorted({name for each in self.links for name in each.name}) if is_third else (),
             evidence=f"{described(first.failed)}{more}",
             **params,
         )

@@ -20,8 +20,9 @@ from yoked.doctor.checks.blame import (
     changed_at_home,
     changed_by_rules,
 )
+from yoked.doctor.checks.devices import End, on_the_way
 from yoked.doctor.checks.query import at, chosen_address, chosen_interface, mapping, part
-from yoked.doctor.checks.tables import End, disturbers, entries_near, on_the_way
+from yoked.doctor.checks.tables import disturbers, entries_near
 from yoked.doctor.firewalls import allow, held_by, long_chains
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import plain_route

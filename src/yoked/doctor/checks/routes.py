@@ -29,6 +29,7 @@ from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import (
     FIRST_RULE,
     add_route,
+    forget_broadcast,
     forget_neighbor,
     replace_address,
     route_by_one,
@@ -124,6 +125,9 @@ def _routes_to_peers(group: Group) -> Iterator[Fix]:
     for address in group.peer_addresses:
         if (decides := deciding_route(group.host, address)) is not None:
             yield decides[1]
+            if decides[0].startswith("broadcast "):
+                # The kernel keeps the card that it took for everybody's.
+                yield forget_broadcast(group.host.name, address, group.interface.partition(":")[0])
             continue
         # One that is asked as early as ours stands before it.
         for entry in rules_before(group.host, address, FIRST_RULE):
@@ -397,7 +401,7 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
     cause="None of the known kinds; or a filter (`tc`) or a setting of the kernel of one host, "
     "which is then named.",
     fix="Takes that back; else, where another interface works, that one is taken.",
-    explains=AFTER,
+    explains=(*AFTER, "agent-failed"),
     quick=True,
 )
 def dial_failed(seen: Examination) -> Iterator[Match]:

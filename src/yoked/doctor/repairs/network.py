@@ -237,6 +237,12 @@ def forget_neighbor(host: str, address: str, mac: str, interface: str) -> Fix:
 
 
 @repair
+def forget_broadcast(host: str, address: str, interface: str) -> Fix:
+    """Have the kernel ask for a card that it has taken for that of everybody."""
+    return as_root(host, "ip neighbour flush to {to} dev {it} nud noarp", to=address, it=interface)
+
+
+@repair
 def negotiate_speed(host: str, interface: str) -> Fix:
     """Have both ends of a cable agree on speed and duplex."""
     return as_root(
