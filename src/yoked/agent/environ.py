@@ -18,7 +18,8 @@ _MATTER = re.compile(
     r"|TMPDIR|HOME|LANG|CC|CXX|\w+_proxy|\w+_PROXY"
     # By which programs find their data, unless it is that of desktops.
     r"|(?!XDG_)(\w+_)?DATA(SET)?S?(_(DIR|PATH|ROOT|HOME|FOLDER))?"
-    r"|(ONEDNN|DNNL|NPY|NUMEXPR|VECLIB|OPENSSL|SSL|CUDA|HIP|ROCR|HSA)_.*"
+    r"|(ONEDNN|DNNL|NPY|NUMEXPR|VECLIB|BLIS|MALLOC|OPENSSL|SSL|CUDA|HIP|ROCR|HSA)_.*"
+    r"|GLIBC_TUNABLES"
 )
 # Whoever reads what a host tells of itself reads no secret: its name is enough.
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)

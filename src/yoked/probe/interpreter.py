@@ -40,6 +40,7 @@ _OBEYED = re.compile(r"(TORCH|PYTORCH|PYTHON|NUMPY_|NPY_|MKL_|KMP_|ONEDNN_|DNNL_
 _OURS = ("PYTHONUNBUFFERED",)
 # Of these every source is hashed; of others those that are younger than their own list.
 _HASHED = ("torch", "numpy")
+_REQUIRES = re.compile(r"^Requires-Dist: *([\w.-]+)", re.MULTILINE)
 # A file that is this much younger was written after the package was installed.
 _YOUNGER_S = 5.0
 # As long as Python itself may take to be built and installed.
@@ -230,10 +231,10 @@ def _flushes(torch: ModuleType) -> bool:
 
 
 def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, Any]:
-    """Whether torch, numpy and Python's own library are what was installed; a fifth of a second.
+    """Whether torch, what it needs, and Python's own library are what was installed.
 
-    also: modules whose packages are looked at as well; others: all packages, as far as there is
-    time.
+    It takes a fifth of a second. also: modules whose packages are looked at as well; others: all
+    packages, as far as there is time.
 
     altered: files that are not as their package's RECORD has them: file, found (a mark of its
     content), package, version, how: content, empty, missing, unreadable, or bytecode (what Python
@@ -243,11 +244,12 @@ def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, 
     """
     until_s = time.process_time() + _PACKAGES_S
     flaws: list[dict[str, Any]] = []
+    first = {*_HASHED, *also, *_needed_by_torch()}
     for info in sorted(_infos(), key=lambda each: _named(each)[0] not in _HASHED):
         if time.process_time() > until_s:
             break
         names = {_named(info)[0], *_text(info / "top_level.txt").split()}
-        if others or not names.isdisjoint((*_HASHED, *also)):
+        if others or not names.isdisjoint(first):
             flaws += _altered(info)
     own, stale = _library()
     flaws += stale
@@ -256,6 +258,13 @@ def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, 
         "more": max(0, len(flaws) - _MOST_FLAWS),
         "library": own,
     }
+
+
+def _needed_by_torch() -> Iterator[str]:
+    for info in _infos():
+        if _named(info)[0] == "torch":
+            for name in _REQUIRES.findall(_text(info / "METADATA")):
+                yield name.replace("-", "_")
 
 
 def _found(file: str) -> str | None:

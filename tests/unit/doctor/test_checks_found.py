@@ -399,6 +399,7 @@ CASES = (
     # environment
     Case("python-home", said("health/environment/PYTHONHOME", "/nowhere")),
     Case("gloo-transport", said("health/environment/GLOO_DEVICE_TRANSPORT", "IBVERBS")),
+    Case("unlike-variables", said("health/environment/GOMP_CPU_AFFINITY", "0"), severity="warning"),
     Case("unlike-variables", lambda: told(
         on_gpus(), "garage", "health/environment/NCCL_PROTO", "LL")),
     Case("unlike-variables", said("health/environment/TORCH_DISTRIBUTED_DEBUG", "detail")),

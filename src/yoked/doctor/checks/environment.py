@@ -47,6 +47,8 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 # By these torch or numpy takes slower instructions than the processor has.
 _INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
                  "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES")  # fmt: skip
+# And by these their threads and the C library place work and memory otherwise.
+_PLACES = re.compile(r"(OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|MALLOC)_\w+|GLIBC_TUNABLES")
 _SLOW_PYTHON = ("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG")
 _BYTECODE = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
 # What many programs print, and a name of a person or a file may have.
@@ -150,13 +152,16 @@ def gloo_transport(seen: Examination) -> Iterator[Match]:
         "numbers": "the same rows give other gradients there, and nobody says so",
         "data": "a program that looks there for its data reads other rows on some hosts, and "
         "nobody says so",
+        "places": "libraries place threads or memory by it: ranks there may be slower than the "
+        "others, or end where those go on",
     },
     symptom="All ranks hang in the first collective, or in init_process_group; or the loss is of "
     "other rows than one thinks.",
     cause="TORCH_DISTRIBUTED_DEBUG=DETAIL, TORCH_DIST_INIT_BARRIER, NCCL_PROTO or the like on some "
     "of the hosts: these ranks send messages that the others do not expect. NCCL's count where all "
     "hosts train on GPUs; values that are the default count nowhere. Of variables that compute "
-    "numbers otherwise, or name a folder of data on some hosts alone, it is a warning.",
+    "numbers otherwise, name a folder of data, or place threads and memory (GOMP_CPU_AFFINITY, "
+    "MALLOC_CHECK_, GLIBC_TUNABLES) on some hosts alone, it is a warning.",
     fix=_FIX,
     on_cluster="Slurm exports the submitting shell's variables to all nodes, so it cannot "
     "occur; with ssh it can.",
@@ -201,6 +206,8 @@ def _must_agree(name: str, *, on_gpus: bool) -> str | None:
         return ""
     if name in _NUMBERS:
         return "numbers"
+    if _PLACES.fullmatch(name) and name not in (*_THREADS, *_INSTRUCTIONS):
+        return "places"
     return "data" if _DATA.fullmatch(name) else None
 
 
@@ -210,7 +217,9 @@ def _meant(name: str, value: str) -> str | None:
     value = value.upper() if name == "TORCH_DISTRIBUTED_DEBUG" else value
     if _DATA.fullmatch(name):
         return value if value.startswith(("/", "~", ".")) else None
-    is_off = value.lower() in _OFF and name not in _ALIKE_OF_NCCL
+    # Of a place, 0 is one.
+    is_switch = name not in _ALIKE_OF_NCCL and not _PLACES.fullmatch(name)
+    is_off = value.lower() in _OFF and is_switch
     return None if is_off or value in ("", *_AS_UNSET.get(name, ())) else value
 
 
