@@ -41,8 +41,7 @@ def data_comes() -> bool:
             sender = stack.enter_context(socket.create_connection(place, _DATA_S))
             taker = stack.enter_context(listener.accept()[0])
             return _passes(sender, taker)
-    # Before Python 3.10 it is no TimeoutError.
-    except socket.timeout:
+    except socket.timeout:  # noqa: UP041 - no TimeoutError before Python 3.10
         return False
     except OSError:
         # Without a port or a descriptor nothing is known of that.

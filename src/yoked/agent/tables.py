@@ -138,7 +138,7 @@ def _is_loopback(network: str) -> bool:
 
 def _own(words: list[str]) -> IPv4Interface | IPv6Interface | None:
     """The address of a line of `ip -o address`, without its number."""
-    for kind, value in zip(words, words[1:]):  # noqa: B905 - not before Python 3.10
+    for kind, value in zip(words, words[1:]):  # noqa: B905, RUF007 - not before Python 3.10
         if kind in ("inet", "inet6"):
             try:
                 return ip_interface(value)

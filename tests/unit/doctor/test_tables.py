@@ -121,8 +121,8 @@ def test_an_entry_of_another_card_or_of_all_hosts_is_no_cause() -> None:
 
 def test_a_port_or_a_card_that_answers_no_question_is_named() -> None:
     seen = silent(home())
-    own = ["lo mtu 65536", "eth0 at vnet0 NOARP mtu 1500", "vnet0 at eth0 mtu 1500 master br0 "
-           "bridge_slave isolated on", "br0 mtu 1500 bridge"]  # fmt: skip
+    port = "vnet0 at eth0 mtu 1500 master br0 bridge_slave isolated on"
+    own = ["lo mtu 65536", "eth0 at vnet0 NOARP mtu 1500", port, "br0 mtu 1500 bridge"]
     seen = told(seen, "garage", "health/tables/links", own)
 
     found = only(seen)
@@ -243,9 +243,11 @@ def test_a_rule_that_counts_or_marks_is_no_cause(rule: str) -> None:
 
 
 def queued_to_nobody(readers: list[int] | None) -> Examination:
-    old = ["# iptables-legacy-save", "*mangle", ":OUTPUT ACCEPT [0:0]",
-           "-A OUTPUT ! -o lo -p tcp -m tcp ! --sport 22 ! --dport 22 -m conntrack --ctstate NEW "
-           "-j NFQUEUE --queue-num 0", "COMMIT"]  # fmt: skip
+    rule = (
+        "-A OUTPUT ! -o lo -p tcp -m tcp ! --sport 22 ! --dport 22 -m conntrack --ctstate NEW "
+        "-j NFQUEUE --queue-num 0"
+    )
+    old = ["# iptables-legacy-save", "*mangle", ":OUTPUT ACCEPT [0:0]", rule, "COMMIT"]
     kind = {**OFF, "kind": "iptables", "rules": old, "readers": readers}
     return told(silent(home()), "garage", "health/firewall", kind)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from yoked.doctor.checks.query import (
     address_of,
@@ -93,8 +94,7 @@ def is_bridged(host: HostSeen, devices: Iterable[str]) -> bool:
 
 
 def values(words: Sequence[str], *names: str) -> list[str]:
-    pairs = zip(words, words[1:], strict=False)
-    return [value for name, value in pairs if name in names]
+    return [value for name, value in pairwise(words) if name in names]
 
 
 def settings_near(end: End) -> Iterator[Entry]:
@@ -195,8 +195,7 @@ def tunnel_near(end: End) -> Iterator[Entry]:
            if not each.get("link_local")]  # fmt: skip
     wanted = list(mine)
     for (name, old), (_, new) in differing:
-        pairs = zip(wanted, wanted[1:], strict=False)
-        wanted[[*pairs].index((name, old)) + 1] = new
+        wanted[[*pairwise(wanted)].index((name, old)) + 1] = new
     fix = make_anew(
         end.host.name, end.device, (wanted, mine), own, int(told.get("mtu_bytes") or 1500)
     )
