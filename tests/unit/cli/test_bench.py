@@ -169,6 +169,24 @@ def test_one_process_is_left_alone_where_several_are_not_wanted(
     assert capsys.readouterr().out == snapshot
 
 
+def test_what_a_host_says_that_it_measured_acts_on_no_terminal(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Hostile(Told):
+        def __call__(self, *args: Any) -> list[BenchRow]:
+            rows = super().__call__(*args)
+            # Its sync is a part of the name.
+            return [dataclasses.replace(row, name="1 host: \x1b[2Jint8") for row in rows]
+
+    monkeypatch.setattr(workflow, "measure", Hostile())
+
+    bench.command(config=SMALL, processes=1, markdown=True)
+
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "\\x1b[2Jint8" in said
+
+
 def test_rows_are_comparable_whatever_the_devices() -> None:
     same = workflow.comparable_config(TrainConfig(max_seq_len=1000), 20)
 

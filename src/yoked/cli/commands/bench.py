@@ -17,6 +17,7 @@ from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.report.bench_table import COLUMNS, BenchTable, to_markdown
 from yoked.table import table as aligned
+from yoked.text import plain
 from yoked.train.config import TrainConfig
 from yoked.train.limits import Sync, require_known
 
@@ -88,7 +89,8 @@ def command(
         )
     drawn = None if plot is None else _draw(table, plot, output)
     if markdown:
-        output.text(to_markdown(table))
+        # Which sync `auto` chose is what a host says.
+        output.text(plain(to_markdown(table)))
         return 0
     plots = [] if drawn is None else [f"plot  {drawn}"]
     output.result(
