@@ -116,8 +116,19 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         stdin = io.StringIO("".join(f"{line}\n" for line in lines))
         monkeypatch.setattr(stdin, "isatty", lambda: True)
         monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     return give
+
+
+def test_a_question_that_would_go_into_a_file_is_not_asked(
+    home: Home, answers: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers("y")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+
+    with pytest.raises(UsageError, match="--fix asks before each thing"):
+        examine(fix=True)
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

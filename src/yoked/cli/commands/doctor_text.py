@@ -121,7 +121,8 @@ def asker(output: Output, *, yes: bool, flag: str) -> Ask:
     """
     if yes:
         return lambda _: True
-    if not sys.stdin.isatty():
+    # A question that is not seen is none.
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             f"{flag} asks before each thing that it does, and nobody is at this terminal",
             fix=f"yoked doctor {flag} --yes    asks nothing",
