@@ -22,6 +22,8 @@ def run_quiet(argv: list[str]) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            # A model's name in another encoding is no reason to know nothing of the host.
+            errors="replace",
             timeout=_QUICK_S,
             check=False,
         )

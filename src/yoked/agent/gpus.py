@@ -170,6 +170,7 @@ def _said_against() -> str | None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_QUICK_S,
             check=False,
         )

@@ -107,6 +107,7 @@ def _download(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
         env={**os.environ, "TMPDIR": str(coming)},
     ) as pip:
         said = None

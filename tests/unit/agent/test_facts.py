@@ -13,6 +13,7 @@ import pytest
 from tests.unit.agent.fake_call import FakeCall
 
 from yoked.agent import facts, gpus, processors
+from yoked.agent.ask import run_quiet
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -32,6 +33,12 @@ def test_this_host_tells_what_every_caller_needs() -> None:
     assert told["free_bytes"]["home"] > 0
     assert told["path"]
     assert Path(told["state"]).is_absolute()
+
+
+def test_a_program_that_prints_no_text_is_heard_all_the_same() -> None:
+    assert (
+        run_quiet(["printf", r"GPU caf\351, 24564\n"]) == "GPU caf\N{REPLACEMENT CHARACTER}, 24564"
+    )
 
 
 def test_facts_need_nothing_but_the_standard_library() -> None:
