@@ -179,7 +179,8 @@ def open_fleet(named: Path | None) -> Fleet:
     """The fleet of a file, or this machine alone where none is named and none is here."""
     path = find_fleet(named)
     if path is None:
-        return Fleet("here", (Host(HERE),), Path.cwd() / FILE_NAME)
+        # A dot was named although a file is here: that is of other hosts.
+        return Fleet("here", (Host(HERE),), named or Path.cwd() / FILE_NAME)
     return load_fleet(path)
 
 

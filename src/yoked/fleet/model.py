@@ -54,7 +54,8 @@ class Notify:
 
 @dataclass(frozen=True)
 class Fleet:
-    """hosts: in the order of their ranks. path: the file; ssh_config: instead of ~/.ssh/config.
+    """hosts: in the order of their ranks. path: the file, or a dot for this machine. ssh_config:
+    instead of ~/.ssh/config.
 
     agreed: a copy of that, as a person agreed to it (`fleet.trust`). include: patterns of files
     that travel with a program although git's rules ignore them.
@@ -76,4 +77,6 @@ class Fleet:
     @property
     def flag(self) -> str:
         """What a command line about this fleet ends with; "" where no file says of it."""
+        if self.path == Path(HERE):
+            return f" --fleet {HERE}"
         return f" --fleet {path_word(self.path)}" if self.path.is_file() else ""

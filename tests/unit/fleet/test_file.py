@@ -255,6 +255,18 @@ def test_the_named_file_counts_then_the_one_that_is_here(
         find_fleet(Path("nowhere.toml"))
 
 
+def test_a_dot_is_this_machine_and_not_the_fleet_whose_file_is_here(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    assert open_fleet(None).flag == ""
+
+    file.write_text(WHOLE)
+    here = open_fleet(Path("."))  # noqa: PTH201 - as it is typed
+
+    assert (here.flag, here.path.is_file()) == (" --fleet .", False)
+
+
 def test_a_file_here_that_leads_nowhere_is_no_wish_for_this_machine_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
