@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from yoked.core.names import path_word
 from yoked.errors import UsageError
 
 # Flags of `manifest` and `run` that stand alone; every other takes the word behind it.
 BARE_FLAGS = (
     *("--json", "--help", "-h", "--version", "--detach", "--beside"),
     *("--bootstrap", "--no-bootstrap", "--doctor", "--no-doctor"),
+)
+
+# Commands about the hosts of --fleet; and flags with which a line of theirs is about no others.
+_OF_A_FLEET = frozenset(
+    (
+        *("up", "init", "install", "hosts", "doctor", "probe", "plan", "bench", "train", "run"),
+        *("runs", "attach", "logs", "diagnose", "stop", "fetch", "clean", "push"),
+        "data push",
+    )
+)
+_OF_A_LAB = frozenset(f"lab {name}" for name in ("status", "exec", "shell", "fault", "heal"))
+_OTHER_SUBJECT = frozenset(
+    ("--fleet", "--lab", "--help", "--explain", "--params", "--simulate", "--from")
 )
 
 
@@ -51,6 +65,34 @@ def split_command(tokens: Sequence[str]) -> list[str]:
 def own_flags(tokens: Sequence[str]) -> list[str]:
     """The part of a command line that is ours: what a program of the user's takes is not."""
     return list(tokens[: tokens.index("--")]) if "--" in tokens else list(tokens)
+
+
+def flag_of(name: str, own: Sequence[str]) -> str:
+    """` --fleet FILE` or the like as a command line has it, for another one; "" without it."""
+    joined = [each.partition("=")[2] for each in own if each.startswith(f"{name}=")]
+    value = own[own.index(name) + 1] if name in own[:-1] else "".join(joined[:1])
+    return f" {name} {path_word(value)}" if value else ""
+
+
+def about_fleet(line: str, flag: str) -> str:
+    """A line to run with ` --fleet FILE`, where it takes one and has none. flag: that, or ""."""
+    return _with_flag(line, flag, _OF_A_FLEET)
+
+
+def about_lab(line: str, flag: str) -> str:
+    """The same of ` --lab NAME`."""
+    return _with_flag(line, flag, _OF_A_LAB)
+
+
+def _with_flag(line: str, flag: str, takes_it: frozenset[str]) -> str:
+    call, gap, remark = line.partition("    ")
+    words = call.split(" ")
+    commands = {" ".join(words[1:2]), " ".join(words[1:3])}
+    is_ours = words[0] == "yoked" and not takes_it.isdisjoint(commands)
+    if not is_ours or not _OTHER_SUBJECT.isdisjoint(words):
+        return line
+    call, program, rest = call.partition(" -- ")
+    return f"{call}{flag}{program}{rest}{gap}{remark}"
 
 
 def unknown_flag(name: str, command: Callable[..., object], flag: str) -> UsageError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from yoked.agent.jobfolder import WORK
 from yoked.agent.verdict import verdict_of
+from yoked.cli.argv import about_fleet
 from yoked.cli.flags import JobFlags, same_fleet
 from yoked.cli.output import Output
 from yoked.liveline import LivePart, LiveText
@@ -157,6 +158,8 @@ def report_end(
         folders = {host: f"{told['folder']}/{WORK}" for host, told in end.record.hosts.items()}
         evidence.append(tell_place(end.record.outputs, folders))
         commands.append(f"yoked fetch {end.run}{flag}")
+    # Those of a host know no fleet's file.
+    commands = [about_fleet(line, flag) for line in commands]
     output.result(
         {**end.to_dict(), **more}, verdict=end.verdict, evidence=evidence, next_commands=commands
     )

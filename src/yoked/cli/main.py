@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, Group
 
 from yoked import __version__
-from yoked.cli.argv import own_flags, split_command, split_program
+from yoked.cli.argv import (
+    about_fleet,
+    about_lab,
+    flag_of,
+    own_flags,
+    split_command,
+    split_program,
+)
 from yoked.cli.output import Output, discard_stdout, printing
 from yoked.cli.startup import allow_files, unloadable
-from yoked.core.names import path_word
 from yoked.errors import UsageError, YokedError
 from yoked.streams import open_closed_streams, take_any_text
 
@@ -68,18 +74,6 @@ COMPLETION = "--install-completion"
 # The scripts of cyclopts call `yoked __complete WORDS` for what only this machine knows.
 _ASKED_BY_SHELL = "__complete"
 _PAGES = ("--help", "-h", "--version")
-# Commands about the hosts of --fleet; and flags with which a line of theirs is about no others.
-_OF_A_FLEET = frozenset(
-    (
-        *("up", "init", "install", "hosts", "doctor", "probe", "plan", "bench", "train", "run"),
-        *("runs", "attach", "logs", "diagnose", "stop", "fetch", "clean", "push"),
-        "data push",
-    )
-)
-_OF_A_LAB = frozenset(f"lab {name}" for name in ("status", "exec", "shell", "fault", "heal"))
-_OTHER_SUBJECT = frozenset(
-    ("--fleet", "--lab", "--help", "--explain", "--params", "--simulate", "--from")
-)
 # Typed alone, these show a page too.
 _FAMILIES = [[name] for name, each in zip(_NAMES, _COMMANDS, strict=True) if each.endswith(":app")]
 
@@ -211,28 +205,9 @@ def _corrected(tokens: Sequence[str], what: str) -> str | None:
 
 
 def _about_same(fix: str, tokens: Sequence[str]) -> str:
-    """A line to run with the --fleet or --lab of this command line, where it takes one and has
-    none.
-    """
-    line, gap, remark = fix.partition("    ")
-    words = line.split(" ")
-    if words[0] != "yoked" or not _OTHER_SUBJECT.isdisjoint(words):
-        return fix
-    commands = {" ".join(words[1:2]), " ".join(words[1:3])}
-    call, program, rest = line.partition(" -- ")
-    for flag, takes_it in (("--fleet", _OF_A_FLEET), ("--lab", _OF_A_LAB)):
-        named = _value_of(flag, own_flags(tokens))
-        if named and not takes_it.isdisjoint(commands):
-            return f"{call} {flag} {path_word(named)}{program}{rest}{gap}{remark}"
-    return fix
-
-
-def _value_of(flag: str, own: Sequence[str]) -> str:
-    """What a command line gives a flag; "" where it gives none."""
-    if flag in own[:-1]:
-        return own[own.index(flag) + 1]
-    joined = [each for each in own if each.startswith(f"{flag}=")]
-    return joined[0].removeprefix(f"{flag}=") if joined else ""
+    """A line to run with the --fleet or --lab of this command line."""
+    own = own_flags(tokens)
+    return about_lab(about_fleet(fix, flag_of("--fleet", own)), flag_of("--lab", own))
 
 
 def _help_for(tokens: Sequence[str]) -> str:

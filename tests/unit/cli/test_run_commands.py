@@ -337,6 +337,20 @@ def test_logs_that_were_followed_end_with_that_runs_verdict_though_connections_w
     assert "note: run try failed: rank 1 on attic: killed by SIGKILL" in capsys.readouterr().err
 
 
+def test_what_a_host_says_is_to_be_typed_is_about_the_same_fleet(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(root, FAILS.replace("look at dmesg", "yoked doctor    tells more"), over=True)
+    home = tmp_path / "my home.toml"
+    home.write_text('[[host]]\nname = "."\n')
+
+    attach.command(fleet=home)
+    diagnose.command(fleet=home)
+
+    said = capsys.readouterr().out
+    assert said.count(f"next: yoked doctor --fleet '{home}'    tells more\n") == 2
+
+
 def test_attach_ends_with_the_runs_own_status_and_cause(
     failed: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.agent.verdict import held_up_by, verdict_of
+from yoked.cli.argv import about_fleet
 from yoked.cli.commands.diagnose_shares import (
     busy_lines,
     shares_lines,
@@ -53,7 +54,7 @@ def command(
     that is over, how it ended. With --pid it looks at a program that yoked did not start, as the
     kernel of this machine has it.
     """
-    output = Output(json_mode=json_output)
+    output, flag = Output(json_mode=json_output), same_fleet(fleet)
     if pid is not None:
         if run is not None or fleet is not None or stacks:
             raise UsageError(
@@ -84,8 +85,9 @@ def command(
             *stacks_lines(found or {}),
         ],
         next_commands=[
-            *(line for line in fix if not (stacks and line.startswith("yoked diagnose --stacks"))),
-            *record.go_on(same_fleet(fleet)),
+            about_fleet(line, flag)
+            for line in (*fix, *record.go_on(flag))
+            if not (stacks and line.startswith("yoked diagnose --stacks"))
         ],
     )
     return 1 if faults else 0
