@@ -54,6 +54,8 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
 # Whole numbers of 64 bits: torch takes no larger seed, and a float bears what is divided.
 _MOST_WHOLE = 2**63 - 1
 _AT_MOST = {"depth": MOST_LAYERS}
+# Of a step, which are shared out one by one: hundreds of times those of nanochat's largest runs.
+MOST_ROWS = 1_000_000
 
 
 def check_numbers(values: Mapping[str, Any]) -> None:
@@ -101,6 +103,12 @@ def check_model(head_dim: int | None, window_pattern: str | None) -> None:
 
 def require_whole_rows(total_batch_size: int, max_seq_len: int) -> None:
     """Raise UsageError, naming the nearest that fit, unless a step is a number of rows."""
+    if total_batch_size // max_seq_len > MOST_ROWS:
+        raise UsageError(
+            f"--total-batch-size {total_batch_size} is more than {MOST_ROWS:,} rows of "
+            f"{max_seq_len} tokens",
+            fix=f"give {MOST_ROWS * max_seq_len} or less",
+        )
     if total_batch_size % max_seq_len == 0:
         return
     below = total_batch_size // max_seq_len * max_seq_len

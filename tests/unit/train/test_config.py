@@ -37,6 +37,11 @@ from yoked.train.limits import require_whole_rows
         ({"dtype": "float64"}, "--dtype 'float64' is unknown", "bfloat16"),
         ({"device_type": "gpu"}, "--device-type 'gpu' is unknown", "cuda"),
         ({"threads": "many"}, "--threads 'many'", "auto"),
+        (
+            {"total_batch_size": 2**40, "max_seq_len": 512},
+            f"--total-batch-size {2**40} is more than 1,000,000 rows",
+            "512000000 or less",
+        ),
         ({"duration": f"{'9' * 400}h"}, "it has no end", "--for 8h"),
         ({"tables": "nowhere"}, "--tables 'nowhere' is unknown", "host"),
         ({"seed": 2**64}, f"--seed {2**64} is too large", str(2**63 - 1)),
