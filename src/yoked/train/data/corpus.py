@@ -225,7 +225,10 @@ def _usable_files(path: Path) -> tuple[Path, ...]:
 
 
 def _walk(folder: Path) -> tuple[list[Path], int]:
-    """Returns (usable files in order, number of other files); skips hidden names."""
+    """Returns (usable files in order, number of other files); skips hidden names.
+
+    Links are followed, but for those to a folder that they lie in.
+    """
 
     def refuse(error: OSError) -> None:
         raise DataError(
@@ -235,9 +238,13 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
 
     found: list[Path] = []
     others = 0
-    for parent, folders, names in os.walk(folder, onerror=refuse):
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         # In place: os.walk then does not enter those that are left out.
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not _leads_back(Path(parent, name))
+        ]
         for name in names:
             file = Path(parent, name)
             if name.startswith("."):
@@ -254,6 +261,11 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
                     fix=f"ls -l {shlex.quote(str(file))}",
                 )
     return sorted(found, key=lambda file: file.relative_to(folder).as_posix()), others
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether it is a link to a folder on the way to it: whoever follows it comes by again."""
+    return folder.is_symlink() and folder.resolve() in {each.resolve() for each in folder.parents}
 
 
 def _with_held_out(corpus: Corpus) -> Corpus:

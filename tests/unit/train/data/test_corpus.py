@@ -195,6 +195,21 @@ def test_files_in_hidden_and_nested_folders(tmp_path: Path) -> None:
     ]
 
 
+def test_text_behind_a_link_is_read_and_a_link_that_leads_back_is_not_followed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "texts").mkdir()
+    write_txt(tmp_path / "elsewhere" / "deep", MANY[:5])
+    (tmp_path / "texts" / "books").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "deep" / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "above").symlink_to(tmp_path / "texts")
+
+    found = open_corpus(tmp_path / "texts")
+
+    assert sorted("".join(text) for half in splits(found) for text in half) == MANY[:5]
+
+
 def test_a_column_of_another_string_type_is_read(tmp_path: Path) -> None:
     column = pa.array(["one", "two"], pa.large_string()).dictionary_encode()
     pq.write_table(pa.table({"id": [1, 2], "text": column}), tmp_path / "a.parquet")
