@@ -54,6 +54,8 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
 # Whole numbers of 64 bits: torch takes no larger seed, and a float bears what is divided.
 _MOST_WHOLE = 2**63 - 1
 _AT_MOST = {"depth": MOST_LAYERS}
+# FLOPs, or tokens a parameter: of which steps are still a number that can be divided.
+_LONGEST = 1e30
 # Of a step, which are shared out one by one: hundreds of times those of nanochat's largest runs.
 MOST_ROWS = 1_000_000
 
@@ -72,9 +74,10 @@ def check_numbers(values: Mapping[str, Any]) -> None:
             raise UsageError(f"{flag} {value} is too large", fix=f"give {most} or less")
     for name in ("target_flops", "target_param_data_ratio"):
         value = values[name]
-        if value is not None and not math.isfinite(value):
+        # NaN is not below anything.
+        if value is not None and not value <= _LONGEST:
             flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} {value} gives the run no end", fix="give a finite number")
+            raise UsageError(f"{flag} {value} gives the run no end", fix="give a smaller number")
     if values["warmdown_ratio"] > 1:
         raise UsageError(
             f"--warmdown-ratio {values['warmdown_ratio']} is more than the whole run",
