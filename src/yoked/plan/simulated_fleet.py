@@ -230,12 +230,14 @@ def parse_added(text: str) -> SimulatedHost:
     try:
         if not name or not 0 < float(tflops) < math.inf or not 0 < float(mbit) < math.inf:
             raise ValueError(text)
+        # Never as 1e-05, which is no quantity.
+        rate = f"{1e6 * float(mbit):.3f} bit/s"
+        return SimulatedHost(name=name, tflops=float(tflops), up=rate)
     except ValueError as problem:
         raise UsageError(
             f"--add {text!r} is not NAME=TFLOPS,MBIT",
             fix="a mini-PC of 0.3 TFLOP/s at 1 Gbit/s: --add mini=0.3,940",
         ) from problem
-    return SimulatedHost(name=name, tflops=float(tflops), up=f"{float(mbit)} Mbit/s")
 
 
 def _machines(hosts: Sequence[SimulatedHost]) -> list[_Machine]:

@@ -20,6 +20,7 @@ from yoked.plan.simulated_fleet import (
     simulate,
 )
 from yoked.records.measurement import Measurement
+from yoked.units import parse_bit_per_s
 
 Fleet = Callable[..., Measurement]
 
@@ -104,6 +105,17 @@ def test_a_host_to_add_is_checked(text: str, snapshot: SnapshotAssertion) -> Non
     with pytest.raises(UsageError) as caught:
         parse_added(text)
     assert str(caught.value) == snapshot
+
+
+@pytest.mark.parametrize(("mbit", "rate"), [("940", 940e6), ("0.00001", 10.0), ("1e30", 1e36)])
+def test_a_line_of_any_rate_can_be_added(mbit: str, rate: float) -> None:
+    assert parse_bit_per_s(parse_added(f"far=0.25,{mbit}").up) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("mbit", ["1e308", "5e-324"])
+def test_a_line_of_no_rate_is_refused(mbit: str) -> None:
+    with pytest.raises(UsageError, match="is not NAME=TFLOPS,MBIT"):
+        parse_added(f"far=0.25,{mbit}")
 
 
 def test_a_name_that_is_taken_is_refused(
