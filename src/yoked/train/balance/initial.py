@@ -56,7 +56,8 @@ def initial_shares(
     live = len(hosts) > 1 and (config.balance == "on" or (config.balance == "auto" and several))
     if fixed is not None:
         weights, reason = tuple(map(float, fixed)), "as asked for with --shares"
-    elif last_rows and config.balance != "off":  # off: equal parts, also after --resume
+    # Of another number where a full disk kept the newest start's line; off: equal parts.
+    elif len(last_rows) == len(hosts) and any(last_rows) and config.balance != "off":
         weights, reason = tuple(map(float, last_rows)), "as the run had them last"
     elif live:
         costs = measure()

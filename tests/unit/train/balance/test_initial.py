@@ -47,6 +47,13 @@ def test_a_resumed_run_starts_with_the_rows_that_it_had_last() -> None:
     assert shares("desk laptop", (26, 6), shares="1:1") == ((16, 16), False)
 
 
+@pytest.mark.parametrize("last_rows", [(10, 10, 12), (32,), (0, 0)])
+def test_rows_that_cannot_be_those_of_these_ranks_are_not_taken_over(
+    last_rows: Sequence[int],
+) -> None:
+    assert shares("desk laptop", last_rows) == ((26, 6), True)
+
+
 def test_speeds_that_a_short_measurement_cannot_tell_apart_are_taken_for_equal() -> None:
     whole, half = RankSpeed(1.4, 1.0), RankSpeed(1.0, 0.5)
     assert level_alike([RankSpeed(1.25, 1.0), half]) == [RankSpeed(1.125, 0.75)] * 2
