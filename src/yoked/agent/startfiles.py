@@ -124,9 +124,10 @@ def _pam_lines(item: str, value: int) -> Iterator[dict[str, Any]]:
 def answer_start_files(call: Call) -> dict[str, Any]:
     """Which command of a start file keeps something from working that must.
 
-    args: proofs, of yoked.agent.starttrace.PROOFS. Gives what `told` of that module gives.
+    args: proofs, of yoked.agent.starttrace.PROOFS, or "soon". Gives what `told` there gives.
     """
-    return told(proofs=tuple(each for each in call.args["proofs"] if each in PROOFS))
+    known = (*PROOFS, "soon")
+    return told(proofs=tuple(each for each in call.args["proofs"] if each in known))
 
 
 def _contents() -> Iterator[tuple[Path, str]]:

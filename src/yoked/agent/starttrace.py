@@ -35,13 +35,14 @@ yoked_at() {{
   (( BASH_SUBSHELL == 0 && ++YOKED_COUNT == YOKED_STOP )) && {{
     trap - DEBUG; eval "$YOKED_PROOF"; exit
   }}
-  printf '%s\\t%s\\t%s\\t%s\\n' "$YOKED_COUNT" "$1" "$2" "${{3//[$'\\n\\t']/ }}" >&9
+  printf '%s\\t%s\\t%s\\t%s\\t%s\\n' "$EPOCHREALTIME" "$YOKED_COUNT" "$1" "$2" \\
+    "${{3//[$'\\n\\t']/ }}" >&9
 }}
 set -T
 trap 'yoked_at "${{BASH_SOURCE[0]}}" "$LINENO" "$BASH_COMMAND"' DEBUG
 for yoked_f in {_FILES}; do [ -r "$yoked_f" ] && . "$yoked_f"; done
 trap - DEBUG
-printf 'end\\n' >&9
+printf '%s\\tend\\n' "$EPOCHREALTIME" >&9
 eval "$YOKED_PROOF"
 """
 _FIRST_LINE = "yoked\n"
@@ -54,20 +55,26 @@ PROOFS = {
     "x.start(); x.join()' 2> /dev/null",
 }
 _LIMIT_S, _ONE_S = 12.0, 4.0
+# A command of a start file that takes this long is felt at each login.
+_LONG_S = 1.0
 _MOST_COMMANDS, _LONGEST = 20_000, 120
 
 
 class Command(NamedTuple):
-    """A command that a start file ran: its number, where it stands, and its words."""
+    """A command that a start file ran: its number, where it stands, and its words. took_s: until
+    the next one; 0: before bash 5 nobody knows.
+    """
 
     number: int
     file: str
     line: int
     words: str
+    took_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
-        return {"file": self.file, "line": self.line, "words": self.words}
+        told = {"file": self.file, "line": self.line, "words": self.words}
+        return {**told, "took_s": round(self.took_s, 1)}
 
 
 class _Run(NamedTuple):
@@ -91,6 +98,12 @@ class StartFiles:
     def commands(self) -> list[Command]:
         """The commands that they run, up to where one ends or waits."""
         return self._run(":").commands
+
+    def slowest(self) -> Command | None:
+        """The command that takes longest, where that is long."""
+        commands = [each for each in self._run(":", limit_s=_LIMIT_S).commands if each.file]
+        found = max(commands, key=lambda each: each.took_s, default=None)
+        return found if found is not None and found.took_s >= _LONG_S else None
 
     def culprit(self, proof: str) -> tuple[str, Command] | None:
         """With which command a proof of PROOFS stops holding, and how; None: with none.
@@ -117,8 +130,8 @@ class StartFiles:
         found = next(each for each in whole.commands if each.number == low)
         return (proof, found) if found.file else None
 
-    def _run(self, proof: str, stop: int = 0) -> _Run:
-        left_s = min(_ONE_S, self._until_s - time.monotonic())
+    def _run(self, proof: str, stop: int = 0, limit_s: float = _ONE_S) -> _Run:
+        left_s = min(limit_s, self._until_s - time.monotonic())
         if self._bash is None or left_s <= 0:
             return _Run([], ended=True, ok=True, late=False)
         with tempfile.TemporaryDirectory() as folder:
@@ -160,13 +173,22 @@ def _read(trace: Path) -> tuple[list[Command], bool]:
         lines = trace.read_text(errors="replace").splitlines()
     except OSError:
         return [], False
-    commands = []
+    commands: list[Command] = []
+    began_s, is_over = 0.0, False
     for line in lines[:_MOST_COMMANDS]:
-        parts = line.split("\t")
+        at_s, *parts = line.split("\t")
+        is_over = parts == ["end"]
+        try:
+            now_s = float(at_s)
+        except ValueError:
+            now_s = 0.0
+        if commands and began_s:
+            commands[-1] = commands[-1]._replace(took_s=max(0.0, now_s - began_s))
         if len(parts) == 4 and parts[0].isdigit() and parts[2].isdigit():
             number, file, at, words = parts
             commands.append(Command(int(number), file, int(at), words[:_LONGEST]))
-    return commands, "end" in lines
+            began_s = now_s
+    return commands, is_over
 
 
 def _path() -> str:
@@ -189,10 +211,14 @@ def _login() -> dict[str, str]:
 
 
 def told(python: str = sys.executable, proofs: tuple[str, ...] = tuple(PROOFS)) -> dict[str, Any]:
-    """The first proof that a start file breaks, how, and the command as file, line and words; all
-    null: none does.
+    """The first proof that a start file breaks, how, and the command as file, line and words, with
+    took_s; all null: none does. The proof "soon" holds where no command takes long.
     """
     files = StartFiles(python)
+    if proofs == ("soon",):
+        slow = files.slowest()
+        how, command = ("soon", slow.to_json()) if slow else (None, None)
+        return {"proof": how, "how": how, "command": command}
     for proof in proofs:
         if (found := files.culprit(proof)) is not None:
             how, command = found

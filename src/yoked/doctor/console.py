@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yoked.doctor.repairs.base import repair, template
+from yoked.doctor.repairs.startfiles import leave_out_line
 from yoked.records.examination import BrokenLink, Fix, SshFailure
 from yoked.records.rules import CONTROL
 from yoked.records.shell import Line, as_made, quoted
@@ -264,6 +265,9 @@ def mend_link(host: str, failure: SshFailure) -> Fix:
     """The line for root's shell there, by another way than ssh."""
     assert failure.link is not None
     link = LINKS[failure.link.code]
+    if failure.link.code == "start-file":
+        # It may be a part of a longer command.
+        return replace(leave_out_line(host, failure.link.file, failure.link.line), root=True)
     # All values stand outside of quotes: none ends a program of sed's that is in them.
     return Fix(host, link.fix(**_of(failure)), root=True, by_hand=link.by_hand)
 

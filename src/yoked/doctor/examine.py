@@ -26,7 +26,7 @@ from yoked.doctor.program import ProgramHere, program_here
 from yoked.doctor.sshtry import ssh_here
 from yoked.doctor.world_check import check_world
 from yoked.errors import YokedError
-from yoked.fleet.model import Fleet
+from yoked.fleet.model import HERE, Fleet
 from yoked.paths import state_root
 from yoked.records.examination import Examination, Need
 from yoked.units import plural
@@ -116,7 +116,9 @@ def _controller(fleet: Fleet, program: ProgramHere) -> dict[str, Any]:
         "python": platform.python_version(),
         "yoked": yoked.__version__,
         "torch": torch,
-        **ssh_here(),
+        **ssh_here(
+            next((each.name for each in fleet.hosts if each.name != HERE), None), fleet.ssh_file
+        ),
         "state": str(state_root()),
         # One machine alone needs none: then no line names it.
         "fleet": str(fleet.path) if fleet.path.is_file() else None,

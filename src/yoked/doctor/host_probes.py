@@ -17,7 +17,7 @@ from typing import Any
 from yoked.doctor.dials import RENDEZVOUS_PORT
 from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
-from yoked.doctor.sshinside import heard, with_reason
+from yoked.doctor.sshinside import SLOW_S, heard, with_reason
 from yoked.doctor.sshtry import reached, seen_by
 from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError, YokedError
@@ -40,7 +40,7 @@ _CLOSE_S = 0.5
 _LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
 # out why one fails, which takes an import of torch or two for each try.
-_STUCK_S, _CULPRITS_S, _START_FILES_S = 8.0, 40.0, 13.0
+_STUCK_S, _CULPRITS_S, _FILES_S = 8.0, 40.0, 13.0
 # Variables that Python or torch acts upon when it is imported; and how long that is waited for
 # where one host alone has such a one.
 _ACTED_UPON, _SUSPECT_S = re.compile("(PY)?TORCH|PYTHON|LD_|OMP_|KMP_|MKL_"), 6.0
@@ -91,7 +91,7 @@ class HostProbe:
         self._modules: Sequence[str] = ()
         self._unanswered: dict[str, str] = {}
         self._culprits: Mapping[str, Any] | None = None
-        self._prints: Mapping[str, Any] | None = None
+        self._start_files: dict[str, Mapping[str, Any]] = {}
         self._last: Sight | None = None
         self._line = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, Future[Any]] = {}
@@ -200,10 +200,11 @@ class HostProbe:
 
     def find_culprits(self) -> None:
         """Have the agent find out what keeps the interpreter from working, where it does not, and
-        which start file prints, where one does.
+        what of a start file prints, or takes long, where that is so.
         """
-        if self.client.noise:
-            self._prints = self.ask("start_files", proofs=["prints"], timeout_s=_START_FILES_S)
+        for proof, is_so in (("prints", self.client.noise), ("soon", self.connect_s > SLOW_S)):
+            if is_so and (told := self.ask("start_files", proofs=[proof], timeout_s=_FILES_S)):
+                self._start_files[proof] = told
         broken = self._broken()
         said = "" if broken is None else str(broken.failed)
         # What the kernel killed for its size would be killed again.
@@ -235,7 +236,7 @@ class HostProbe:
         health = dict(self._waiting["health"].result() or {})
         if health:
             shell = health.get("shell") or {}
-            health["shell"] = heard(shell, self.client.noise, self._prints)
+            health["shell"] = heard(shell, self.client.noise, self._start_files)
         failure = self._failure(health)
         first: Sight | None = self._waiting["sight"].result()
         if first is not None and self._last is not None:

@@ -60,6 +60,7 @@ _CONTROLLER = fields(
         "ssh": label,
         "ssh_path": path,
         "ssh_prints": text,
+        "ssh_settings_s": number,
         "state": path,
         "fleet": path,
         "ssh_config": path,

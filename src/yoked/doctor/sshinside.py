@@ -24,6 +24,8 @@ from yoked.records.shell import shell_line
 from yoked.remote.ssh import ssh_argv
 from yoked.text import one_line
 
+# ssh itself is there in a quarter of a second over a LAN.
+SLOW_S = 5.0
 _TRY_S, _LIMIT_S = 4, 25.0
 _FLAGS = shell_line("-E -s -S")
 _SOURCE = Path(yoked.__file__).parent / "agent" / "starttrace.py"
@@ -70,17 +72,16 @@ def blamed(told: SshFailure, answer: Mapping[str, Any]) -> SshFailure:
 
 
 def heard(
-    shell: Mapping[str, Any], noise: str, answer: Mapping[str, Any] | None
+    shell: Mapping[str, Any], noise: str, answers: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """What is known of a host's shell, with what it prints. answer: as in `blamed`; None: nobody
-    asked, or it was not told.
-    """
-    told = answer or {}
+    """What is known of a host's shell, with what it prints. answers: as in `blamed`, by proof."""
+    prints, soon = answers.get("prints", {}), answers.get("soon", {})
     return {
         **shell,
         "sources_noise": bool(noise),
-        "searched": answer is not None,
-        "prints": told.get("command") if told.get("how") == "prints" else None,
+        "searched": "prints" in answers,
+        "prints": prints.get("command") if prints.get("how") == "prints" else None,
+        "takes_long": soon.get("command"),
     }
 
 

@@ -195,19 +195,25 @@ def ask_ssh(*flags: str) -> str | None:
     return None if done is None else (done.stdout or done.stderr).strip() or None
 
 
-def ssh_here() -> dict[str, str | None]:
+def ssh_here(host: str | None, ssh_config: Path | None) -> dict[str, str | float | None]:
     """The ssh of this machine: its version; ssh_path; ssh_prints, what it puts in front of what a
-    host says: one that stands in ssh's place may greet. None: unknown, or nothing.
+    host says: one that stands in ssh's place may greet; ssh_settings_s, how long it reads its
+    settings for a host, no longer than _ASK_S. None: unknown, or nothing.
     """
+    began_s = time.monotonic()
+    if host is not None:
+        ask_ssh("-G", *_flags(ssh_config), host)
+    settings_s = None if host is None else round(time.monotonic() - began_s, 2)
     done = _run("ssh", "-V")
     if done is None:
-        return {"ssh": None, "ssh_path": None, "ssh_prints": None}
+        return {"ssh": None, "ssh_path": None, "ssh_prints": None, "ssh_settings_s": settings_s}
     # ssh itself has its version on stderr, and nothing else.
     printed, told = done.stdout.strip(), done.stderr.strip()
     return {
         "ssh": (told or printed) or None,
         "ssh_path": shutil.which("ssh"),
         "ssh_prints": printed[:_LONGEST] if told and printed else None,
+        "ssh_settings_s": settings_s,
     }
 
 

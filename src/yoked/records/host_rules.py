@@ -151,7 +151,7 @@ _PROCESSES = each(
 PLACE = fields({"file": path, "line": count}, needed=("file",))
 # A command that a start file of the shell runs.
 START_COMMAND = fields(
-    {"file": path, "line": count, "words": line}, needed=("file", "line", "words")
+    {"file": path, "line": count, "words": line, "took_s": number}, needed=("file", "line", "words")
 )
 _HOP = fields({"interface": interface, "gateway": address, "weight": count}, needed=("interface",))
 _RUN = fields(
@@ -406,6 +406,7 @@ HEALTH = fields(
                 "sources_noise": flag,
                 "searched": flag,  # whether start files were run to find what prints
                 "prints": START_COMMAND,
+                "takes_long": START_COMMAND,
             }
         ),
         "virtual": fields(
@@ -428,8 +429,8 @@ HEALTH = fields(
 # The command of a start file that keeps something from working: see yoked.agent.starttrace.
 START_FILES = fields(
     {
-        "proof": one_of("start", "reads", "prints", "threads"),
-        "how": one_of("start", "reads", "prints", "threads", "waits", "ends", "inside"),
+        "proof": one_of("start", "reads", "prints", "threads", "soon"),
+        "how": one_of("start", "reads", "prints", "threads", "waits", "ends", "inside", "soon"),
         "command": START_COMMAND,
     }
 )

@@ -125,3 +125,19 @@ def test_limits_that_are_usual_are_not_looked_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(startfiles, "StartFiles", None)
 
     assert probe_set_limits() == {}
+
+
+def test_the_command_that_takes_long_is_found_with_its_time(bashrc: Path) -> None:
+    bashrc.write_text("A=1\nsleep 0.1\nsleep 1.3\nB=$(sleep 0.2)\n")
+
+    found = told(proofs=("soon",))
+
+    assert found["how"] == "soon"
+    assert (found["command"]["line"], found["command"]["words"]) == (3, "sleep 1.3")
+    assert found["command"]["took_s"] >= 1.3
+
+
+def test_where_no_command_takes_long_none_is_named(bashrc: Path) -> None:
+    bashrc.write_text("A=1\n")
+
+    assert told(proofs=("soon",))["command"] is None

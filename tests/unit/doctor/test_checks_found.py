@@ -205,6 +205,13 @@ CASES = (
             **home().controller, "ssh_path": "/opt/bin/ssh", "ssh_prints": "Be recorded."}),
          hosts=(), severity="warning"),
     Case("ssh-slow", lambda: change(home(), "garage", connect_s=9.0), severity="warning"),
+    Case("ssh-slow", lambda: change(
+        told(home(), "garage", "health/shell/takes_long", {
+            "file": "/home/ada/.bashrc", "line": 3, "words": "sleep 6", "took_s": 6.0}),
+        "garage", connect_s=9.0), severity="warning"),
+    Case("ssh-slow", lambda: replace(
+        change(home(), "garage", connect_s=6.0),
+        controller={**home().controller, "ssh_settings_s": 2.0}), hosts=(), severity="warning"),
     # one host or two
     Case("same-machine", one_machine, hosts=("study", "garage")),
     Case("no-proc", lambda: told(told(home(), "garage", "facts/os", "Darwin"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from tests.unit.doctor.test_sshtry import an_ssh
 
 from yoked.doctor import sshinside
-from yoked.doctor.sshinside import blamed, of_start_files
-from yoked.records.examination import SshFailure
+from yoked.doctor.sshinside import blamed, heard, of_start_files, with_reason
+from yoked.records.examination import HostSeen, SshFailure
 
 DIED = SshFailure("python", "ValueError: invalid literal", cause="died")
 
@@ -73,3 +74,34 @@ def test_a_host_that_tells_nothing_of_use_changes_nothing(
     monkeypatch.setattr(sshinside, "_token", lambda: "TOKEN")
 
     assert of_start_files(DIED, "attic", None) == DIED
+
+
+def test_what_a_shell_prints_and_what_takes_long_is_told_apart() -> None:
+    prints, soon = answer("prints", "prints", "echo hi"), answer("soon", "soon", "sleep 6")
+
+    assert heard({"login_shell": "/bin/bash"}, "hi", {"prints": prints, "soon": soon}) == {
+        "login_shell": "/bin/bash",
+        "sources_noise": True,
+        "searched": True,
+        "prints": prints["command"],
+        "takes_long": soon["command"],
+    }
+    # What is said of a file that waits is not that it prints.
+    waits = heard({}, "hi", {"prints": answer("waits", "prints")})
+    assert (waits["searched"], waits["prints"], waits["takes_long"]) == (True, None, None)
+    assert heard({}, "", {})["searched"] is False
+
+
+def test_only_a_host_whose_agent_fell_silent_is_asked_for_its_start_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sshinside, "_ask", lambda *args: answer("threads"))
+    silent = SshFailure("timeout", "its agent came up, and then fell silent", cause="silent")
+    seen = HostSeen("attic", {}, silent)
+
+    told = with_reason(seen, None).failure
+
+    assert told is not None
+    assert told.cause == "start-file"
+    for other in (replace(seen, failure=None), replace(seen, failure=DIED)):
+        assert with_reason(other, None) == other

@@ -241,15 +241,27 @@ def test_an_ssh_that_greets_is_known_by_what_it_prints_of_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_ssh(tmp_path, monkeypatch, "")
-    assert sshtry.ssh_here()["ssh_prints"] is None
+    assert sshtry.ssh_here(None, None)["ssh_prints"] is None
 
     program = tmp_path / "ssh"
     program.write_text("#!/bin/sh\necho You are recorded.; echo OpenSSH_9.2p1 >&2\n")
-    told = sshtry.ssh_here()
+    told = sshtry.ssh_here(None, None)
 
     assert told == {
         "ssh": "OpenSSH_9.2p1", "ssh_path": str(program), "ssh_prints": "You are recorded.",
+        "ssh_settings_s": None,
     }  # fmt: skip
+
+
+def test_the_time_that_ssh_takes_for_its_settings_is_this_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_ssh(tmp_path, monkeypatch, "sleep 0.5")
+
+    settings_s = sshtry.ssh_here("attic", None)["ssh_settings_s"]
+
+    assert isinstance(settings_s, float)
+    assert settings_s >= 0.5
 
 
 def test_only_a_file_that_ssh_reads_is_named_as_its_own(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_aside
 from yoked.doctor.repairs.startfiles import leave_out_line, quiet
 from yoked.doctor.sshfailure import HERE
+from yoked.doctor.sshinside import SLOW_S
 from yoked.fleet.model import HERE as THIS_MACHINE
 from yoked.records.examination import Examination, SshKind
+from yoked.records.shell import path_word
 from yoked.units import listed
 
-# ssh itself is there in a quarter of a second over a LAN.
-_SLOW_S = 5.0
+# A part of that time that is as large is the reason: on a busy host all takes longer.
+_MUCH = 0.3
 # How a cause is called that a host's console told.
 _ON_CONSOLE = "console"
 
@@ -93,26 +95,60 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
     question="Does ssh come in soon?",
     reads=("ssh",),
     severity="warning",
-    saw="ssh and the agent took {connect_s:duration} to come up",
+    saw={
+        "": "ssh and the agent took {connect_s:duration} to come up",
+        "line": "ssh and the agent took {connect_s:duration} to come up; of that, {file} takes "
+        "{took_s:duration}: `{words}`",
+        "here": "ssh and the agent took {connect_s:duration} to come up; ssh on this machine takes "
+        "{took_s:duration} or more to read its settings, before it dials",
+    },
     why="each command that reaches this host for the first time waits as long",
     symptom="Each command pauses for some seconds before anything is said.",
     cause="sshd asks a DNS for the name of who comes (`UseDNS`), or the shell's start file "
     "works for long (conda, nvm, a network drive).",
-    fix="By hand, since only you know what the start file is for.",
+    fix="Makes the line of a start file a comment that takes so long, found by running it again; "
+    "else by hand.",
     quick=True,
 )
 def ssh_slow(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        if host.connect_s is not None and host.connect_s > _SLOW_S:
+    slow = [host for host in seen.up if host.connect_s is not None and host.connect_s > SLOW_S]
+    settings_s = at(seen.controller, "ssh_settings_s") or 0.0
+    if slow and settings_s > _MUCH * (longest_s := max(each.connect_s or 0.0 for each in slow)):
+        config = path_word(at(seen.controller, "ssh_config") or "~/.ssh/config")
+        mend = by_hand(
+            "",
+            "grep -niE '^ *match .*exec' {config} ~/.ssh/config /etc/ssh/ssh_config    finds what "
+            "it asks first: take it out, or have its program end at once",
+            config=config,
+        )
+        yield Match((), mend, how="here", connect_s=longest_s, took_s=settings_s, file="", words="")
+        return
+    for host in slow:
+        told = mapping(part(host, "shell", "takes_long"))
+        if (took_s := told.get("took_s") or 0.0) > _MUCH * (host.connect_s or 0.0):
+            place, line = str(told["file"]), int(told["line"])
             yield Match(
                 host.name,
-                by_hand(
-                    host.name,
-                    "time it with `ssh -v`: a start file of the shell, or `UseDNS yes` of sshd, "
-                    "is what usually takes long",
-                ),
+                leave_out_line(host.name, place, line),
+                how="line",
                 connect_s=host.connect_s,
+                file=f"{place}, line {line},",
+                took_s=took_s,
+                words=told["words"],
             )
+            continue
+        yield Match(
+            host.name,
+            by_hand(
+                host.name,
+                "time it with `ssh -v`: a start file of the shell, or `UseDNS yes` of sshd, "
+                "is what usually takes long",
+            ),
+            connect_s=host.connect_s,
+            file="",
+            took_s=0.0,
+            words="",
+        )
 
 
 @check(
