@@ -1,14 +1,16 @@
 """Programs that change this host's network while it runs: managers of addresses, and loops.
 
 A loop is a script that goes on and, by its own text, sets links, addresses, routes or rules, or
-ends connections. What of others nobody may read is not told. Source: proc(5).
+ends connections. Others make packets by themselves. What of others nobody may read is not told.
+Source: proc(5), packet(7), raw(7).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,13 @@ _MANAGERS = frozenset(
         "netifd", "wickedd-dhcp4", "pump", "dhcpcanon",
     }
 )  # fmt: skip
+# They have such sockets for what everybody wants, or only listen.
+_USUAL_RAW = _MANAGERS | {
+    "wpa_supplicant", "hostapd", "lldpd", "tcpdump", "dumpcap", "suricata", "snort", "zeek",
+    "arpwatch", "avahi-daemon", "dnsmasq", "systemd-resolve", "radvd", "keepalived", "pppd",
+    "charon", "bird", "zebra", "ping", "traceroute", "mtr-packet", "chronyd", "ladvd",
+}  # fmt: skip
+_RAW_TABLES = ("packet", "raw", "raw6")
 _INTERPRETER = re.compile(r"(?:ba|da|z|k|mk|a|)sh|python[\d.]*|perl|ruby|watch")
 _IN_WORDS = {"perl": "e", "ruby": "e"}
 _GOES_ON = re.compile(r"\b(while|until|watch|loop)\b|\bfor\s*\(\(")
@@ -48,8 +57,9 @@ _MOST_BYTES, _LONGEST = 65_536, 200
 
 def probe_writers(proc: Path = _PROC) -> dict[str, Any] | None:
     """managers: names of programs that renew addresses; None: others' are hidden. loops [{pid,
-    command, changes, words}]: changes: the kinds of `_CHANGES`; words: the line of the first. None
-    where there is no /proc.
+    command, changes, words}]: changes: the kinds of `_CHANGES`; words: the line of the first. raw
+    [{pid, command}]: programs that make packets by themselves, or take those of others. None where
+    there is no /proc.
     """
     if not (proc / "self/stat").exists():
         return None
@@ -64,7 +74,45 @@ def probe_writers(proc: Path = _PROC) -> dict[str, Any] | None:
         # In a container it changes the network of that.
         if _INTERPRETER.fullmatch(name) and path.name != own and _network(path) in (here, "")
     )
-    return {"managers": managers, "loops": list(filter(None, map(_loop, sorted(scripts))))}
+    return {
+        "managers": managers,
+        "loops": list(filter(None, map(_loop, sorted(scripts)))),
+        "raw": _raw(proc, names),
+    }
+
+
+def _raw(proc: Path, names: Mapping[Path, str]) -> list[dict[str, Any]]:
+    """The programs that have a socket past the kernel's own protocols."""
+    inodes = {inode for name in _RAW_TABLES for inode in _inodes(text(proc / "net" / name))}
+    found = []
+    for process in sorted(names) if inodes else ():
+        if names[process] in _USUAL_RAW or process.name == str(os.getpid()):
+            continue
+        if inodes & _held(process):
+            words = " ".join(text(process / "cmdline").split("\0")).strip()
+            found.append({"pid": int(process.name), "command": words[:_LONGEST]})
+    return found
+
+
+def _inodes(table: str) -> set[str]:
+    """Those of a table of sockets, whose columns bear their names."""
+    heading, *rows = [line.split() for line in table.splitlines()] or [[]]
+    if "Inode" in heading:
+        return {row[-1] for row in rows}
+    # Those of the kernel's other tables have two columns for one name in front.
+    return {row[9] for row in rows if len(row) > 9}
+
+
+def _held(process: Path) -> set[str]:
+    """The inodes of a process' sockets; none where we may not look."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = str(path.readlink())
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
+    return found
 
 
 def _network(process: Path) -> str:

@@ -359,6 +359,8 @@ HEALTH = fields(
         "writers": fields(
             {
                 "managers": each(word),
+                # They make packets by themselves.
+                "raw": each(fields({"pid": pid, "command": text}, needed=("pid", "command"))),
                 "loops": each(
                     fields(
                         {"pid": pid, "command": text, "changes": each(word), "words": line},

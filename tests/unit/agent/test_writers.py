@@ -92,3 +92,20 @@ def test_who_renews_addresses_is_told_unless_others_are_hidden(proc: Path, tmp_p
     assert (probe_writers(proc) or {})["managers"] == ["NetworkManager"]
     assert (probe_writers(hidden) or {})["managers"] is None
     assert probe_writers(tmp_path / "none") is None
+
+
+def test_a_program_that_makes_packets_by_itself_is_told_and_who_asks_for_an_address_is_not(
+    proc: Path,
+) -> None:
+    (proc / "net").mkdir()
+    (proc / "net/packet").write_text(
+        "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n"
+        "0000000000000000 3      3    0806   2     1 0      0      4711\n"
+        "0000000000000000 3      3    0800   2     1 0      0      4712\n"
+    )
+    for pid, name, inode in ((77, "python3", 4711), (78, "dhclient", 4712), (79, "bash", 4713)):
+        process(proc, pid, name, f"{name}-run", "eth0")
+        (proc / str(pid) / "fd").mkdir()
+        (proc / str(pid) / "fd/3").symlink_to(f"socket:[{inode}]")
+
+    assert (probe_writers(proc) or {})["raw"] == [{"pid": 77, "command": "python3-run eth0"}]

@@ -514,3 +514,18 @@ def test_who_takes_the_address_of_a_host_for_its_own_is_why_ssh_meets_another_ke
 
     assert (found.check, found.hosts) == ("same-address", ("garage", "attic"))
     assert lines(found) == [("garage", f"ip route del {LOCAL}")]
+
+
+def test_a_program_that_makes_packets_is_told_where_nothing_else_explains_the_silence() -> None:
+    raw = [{"pid": 77, "command": "python3 netcut.py"}]
+    seen = told(
+        silent(home()), "study", "health/writers", {"managers": [], "loops": [], "raw": raw}
+    )
+
+    found = only(seen)
+
+    assert found.hosts == ("study",)
+    assert "`python3 netcut.py` (process 77), which makes packets by itself" in found.saw
+    assert found.fix[0].command.endswith("`kill 77`")
+    usual = told(seen, "attic", "health/writers", {"managers": [], "loops": [], "raw": raw})
+    assert only(usual).check == "lost-between"

@@ -325,7 +325,11 @@ def _who(program: Mapping[str, Any] | None, side: str, far: list[str]) -> str:
 def _ease(host: HostSeen, program: Mapping[str, Any] | None) -> Fix:
     if pid := at(program, "pid"):
         return by_hand(host.name, "end that program, or give it a limit: `kill {pid}`", pid=pid)
-    return by_hand(host.name, "`sudo ss -tinp` shows who sends: end it, or give it a limit")
+    return by_hand(
+        host.name,
+        "`sudo ss -tinp` shows who sends by TCP, and `sudo tcpdump -nc 20` what else there is: end "
+        "it, or give it a limit",
+    )
 
 
 CHECKS = (slow_link, slow_interface, slow_port, half_duplex, busy_link)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
+from yoked.doctor.checks.path import packet_makers
 from yoked.doctor.checks.query import addresses, chosen_address, part
 from yoked.doctor.checks.routes import AFTER, join, network_of
 from yoked.doctor.checks.tables import unread_tables
@@ -73,7 +74,10 @@ def other_answers(seen: Examination) -> Iterator[Match]:
 def _wrong_card(group: Group, mac: str) -> Match:
     """What is for a host goes to a network card that is none of its own."""
     owner = next((each.name for each in group.seen.up if mac in cards_of(each)), None)
-    if owner is None:
+    found = [] if owner is None else list(packet_makers(group.seen, group.seen.host(owner)))
+    if found:
+        look = found[0][1]
+    elif owner is None:
         look = by_hand(
             group.host.name,
             "find the machine with the network card {mac}: it has the address {address} too",
@@ -88,6 +92,7 @@ def _wrong_card(group: Group, mac: str) -> Match:
             address=group.address,
         )
     whose = f"of {owner}" if owner else "which is none of the fleet's"
+    whose += f", perhaps by {found[0][0]}" if found else ""
     return group.match(
         look,
         hosts=[owner or group.host.name, *([group.host.name] if owner else [])],

@@ -38,7 +38,7 @@ from yoked.units import listed
 # host does to a link.
 Symptom = Literal["slow", "large", "stalls", "loses", "late", "breaks", "silent", "disturbs"]
 Side = Literal["in", "out"]
-Kind = Literal["rule", "queue", "route", "setting", "program", "entry"]
+Kind = Literal["rule", "queue", "route", "setting", "program", "entry", "maker"]
 
 # Of these it is known in which direction packets suffer; the others may in any.
 _OF_DATA = frozenset({"slow", "large", "stalls"})
@@ -101,7 +101,7 @@ def cause_of(seen: Examination, dial: Dial, symptom: Symptom, *, known: bool = F
     to do such a thing, and not whatever one host alone has.
     """
     found: list[Oddity] = []
-    for tell in [_oddities] if known else [_oddities, _unlike]:
+    for tell in [_oddities] if known else [_oddities, _unlike, _making_packets]:
         # What is known to do it explains it.
         found = found or list(dict.fromkeys(tell(seen, dial, symptom)))
         if dial.unsent:
@@ -127,7 +127,9 @@ def _told(found: Sequence[Oddity]) -> Cause:
         return Cause(words=f"; unusual on the way are {both}, and which of it does this is unknown")
     if not found:
         return Cause()
-    words = f"; by {listed(each.words for each in found)} on {hosts[0]}"
+    # What such a program makes, nobody has seen.
+    by = "perhaps by" if {each.kind for each in found} == {"maker"} else "by"
+    words = f"; {by} {listed(each.words for each in found)} on {hosts[0]}"
     fix = tuple(dict.fromkeys(fix for each in found for fix in each.fix))
     return Cause(hosts[0], words, fix, frozenset(each.kind for each in found))
 
@@ -193,6 +195,36 @@ def _unlike(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]
         leaves = "out" in _sides(dial, symptom, role)
         for entry in entries_near(end, leaves=leaves, slow=symptom == "slow"):
             yield Oddity("entry", entry.host, entry.words, entry.fix)
+
+
+def _making_packets(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]:
+    """Programs of any host that make packets by themselves, and that no other host has: they may
+    speak in the name of others.
+    """
+    del dial
+    if symptom not in ("silent", "breaks", "stalls"):
+        return
+    for host in seen.up:
+        for program, fix in packet_makers(seen, host):
+            yield Oddity("maker", host.name, program, (fix,))
+
+
+def packet_makers(seen: Examination, host: HostSeen) -> Iterator[tuple[str, Fix]]:
+    """(a program of a host that makes packets by itself and that no other has, what ends it)."""
+    others = {
+        each["command"]
+        for other in seen.up
+        if other != host
+        for each in part(other, "writers", "raw") or ()
+    }
+    for each in part(host, "writers", "raw") or ():
+        if each["command"] not in others:
+            command = shortened(one_line(each["command"]))
+            words = (
+                f"the program `{command}` (process {each['pid']}), which makes packets by itself"
+            )
+            yield words, by_hand(host.name, "end it, unless it is wanted: `kill {pid}`",
+                                 pid=each["pid"])  # fmt: skip
 
 
 def _changing(seen: Examination, blames: Iterable[Blame]) -> Iterator[Oddity]:
