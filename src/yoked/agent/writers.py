@@ -28,7 +28,9 @@ _MANAGERS = frozenset(
 _USUAL_RAW = _MANAGERS | {
     "wpa_supplicant", "hostapd", "lldpd", "tcpdump", "dumpcap", "suricata", "snort", "zeek",
     "arpwatch", "avahi-daemon", "dnsmasq", "systemd-resolve", "radvd", "keepalived", "pppd",
-    "charon", "bird", "zebra", "ping", "traceroute", "mtr-packet", "chronyd", "ladvd",
+    "charon", "bird", "zebra", "ospfd", "tailscaled", "ovs-vswitchd", "dhcpd", "kea-dhcp4",
+    "cilium-agent", "calico-node", "lldpad", "ntopng", "iftop", "nethogs", "ping",
+    "traceroute", "mtr-packet", "chronyd", "ladvd",
 }  # fmt: skip
 _RAW_TABLES = ("packet", "raw", "raw6")
 _INTERPRETER = re.compile(r"(?:ba|da|z|k|mk|a|)sh|python[\d.]*|perl|ruby|watch")

@@ -43,7 +43,7 @@ _LAST_S = 2.0
 _STUCK_S, _CULPRITS_S, _FILES_S = 8.0, 40.0, 13.0
 # Variables that Python or torch acts upon when it is imported; and how long that is waited for
 # where one host alone has such a one.
-_ACTED_UPON, _SUSPECT_S = re.compile("(PY)?TORCH|PYTHON|LD_|OMP_|KMP_|MKL_"), 6.0
+_ACTED_UPON, _SUSPECT_S = re.compile("(PY)?TORCH|KINETO|PYTHON(?!UNBUF|DONT|IOENC|UTF8|HASH)"), 6.0
 _TORCH_KEYS = (
     "python", "python_version", "torch", "torch_path", "numpy", "headers", "build", "cuda_build",
     "gloo", "nccl", "cuda_available", "imported", "error", "no_base", "took_s",

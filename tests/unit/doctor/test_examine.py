@@ -52,6 +52,11 @@ class Rank:
         if "cut" in self.says:
             self.agent.ended_s = time.monotonic()
             raise self.agent.why_ended()
+        if self.how == "train" and "import" in self.says:
+            # It takes longer than the look waits for what is well.
+            if not self.told.wait(self.agent.imports_s):
+                yield {"failed": self.says["import"]}
+            return
         yield {"has": {"gloo": True, "imported": self.how == "train" or None}, "ready": True}
         while not self.told.wait(0.02) and not self.agent.closed:
             pass
@@ -92,6 +97,8 @@ class FakeAgent:
     looks: list[str | None] = field(default_factory=list)
     rate: float = 1.0
     keeps: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
+    imports_s: float = 0.2
     began_s: float = field(default_factory=time.monotonic)
 
     def call(self, name: str, *, data: bytes = b"", timeout_s: float = 30.0, **args: Any) -> Any:
@@ -165,7 +172,8 @@ class FakeAgent:
             return {"virtual": None}
         shell = {"login_shell": "/bin/sh", "sources_noise": None}
         folders = {"cache": {"path": "/c", "writable": True, "error": None}}
-        return {"shell": shell, "folders": folders, "asked": dict(args)}
+        own = {"environment": dict(self.variables)} if self.variables else {}
+        return {"shell": shell, "folders": folders, "asked": dict(args), **own}
 
     def _watch(self, args: Mapping[str, Any]) -> dict[str, Any]:
         self.looks.append(args["files"])
@@ -423,6 +431,26 @@ def test_the_agent_finds_out_why_an_import_fails_and_only_then() -> None:
     assert torch_of(seen, "beta")["culprits"]["files"] == ["/v/zz.pth"]
     assert isinstance(agents["alpha"], FakeAgent)
     assert agents["alpha"].asked_for_culprits == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "imports_s", "error"),
+    [({"TORCH_LOGS": "+inductr"}, 0.2, "ValueError: +inductr"), ({"LANG": "C"}, 60.0, None)],
+    ids=["one that torch acts upon", "another"],
+)
+def test_an_import_is_waited_for_where_one_host_alone_has_a_variable_that_torch_acts_upon(
+    variables: Mapping[str, str],
+    imports_s: float,
+    error: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(world_check, "_IMPORT_UNTIL_S", -DEADLINE_S)
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent(
+        "beta", says={"import": "ValueError: +inductr"}, variables=variables, imports_s=imports_s
+    )
+
+    assert torch_of(examine(agents), "beta")["error"] == error
 
 
 def test_a_connection_that_ends_on_the_way_is_no_fault_of_torch_or_of_another_host() -> None:
