@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import text
+from yoked.agent.ask import named_values, text
 from yoked.agent.environ import probe_environment
 from yoked.agent.server import Call
 from yoked.agent.starttrace import PROOFS, StartFiles, told
@@ -45,7 +45,14 @@ _LIMITS = {
     "t": (resource.RLIMIT_CPU, "cpu", 60, 1 << 62),
 }
 _ULIMIT = re.compile(r"(?:builtin |command )?ulimit (.*)")
+# What else programs inherit: by name, the commands that change it.
+_CALLS = {
+    "priority": re.compile(r"(?:renice|chrt|ionice|nice) .*"),
+    "cpus": re.compile(r"taskset .*"),
+    "umask": re.compile(r"umask .*"),
+}
 _PAM_LIMITS = ("/etc/security/limits.conf", "/etc/security/limits.d/*.conf")
+_LOW_POLICIES = (getattr(os, "SCHED_IDLE", -1), getattr(os, "SCHED_BATCH", -1))
 _TRACE_S = 2.0
 _MOST_FILES, _MOST_BYTES, _MOST_PLACES = 80, 200_000, 4
 
@@ -82,19 +89,21 @@ def places_of(names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def probe_set_limits() -> dict[str, list[dict[str, Any]]]:
-    """By letter of `ulimit`, for the limits that are low: the lines that set them, [{file, line}].
+    """By letter of `ulimit`, for the limits that are low: the lines that set them, [{file, line}];
+    and by "priority", "cpus" or "umask", where that is no usual one.
 
     Those of start files, which are run again; else those of PAM's limits.conf with just that value.
     """
     low = {letter: soft for letter, soft in _soft_limits().items() if soft < _LIMITS[letter][3]}
-    if not low:
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*low, *_unusual())}
+    if not found:
         return {}
-    found: dict[str, list[dict[str, Any]]] = {letter: [] for letter in low}
     for each in StartFiles(limit_s=_TRACE_S).commands():
+        names = {name for name, words in _CALLS.items() if words.fullmatch(each.words)}
         if called := _ULIMIT.fullmatch(each.words):
-            letters = set("".join(re.findall(r"-(\w+)", called[1])))
-            for letter in letters & low.keys():
-                found[letter].append({"file": each.file, "line": each.line})
+            names = set("".join(re.findall(r"-(\w+)", called[1])))
+        for name in names & found.keys():
+            found[name].append({"file": each.file, "line": each.line})
     for letter, soft in low.items():
         _, item, unit, _ = _LIMITS[letter]
         if not found[letter]:
@@ -110,6 +119,18 @@ def _soft_limits() -> dict[str, int]:
         if kind is not None
     }
     return {letter: soft for letter, soft in told.items() if soft != resource.RLIM_INFINITY}
+
+
+def _unusual() -> Iterator[str]:
+    """What of _CALLS this process has otherwise than a login has by itself."""
+    policy = getattr(os, "sched_getscheduler", lambda _: 0)(0)
+    if os.getpriority(os.PRIO_PROCESS, 0) > 0 or policy in _LOW_POLICIES:
+        yield "priority"
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
+        yield "cpus"
+    told = named_values(text(Path("/proc/self/status"))).get("Umask", "0")
+    if int(told, 8) & 0o700:
+        yield "umask"
 
 
 def _pam_lines(item: str, value: int) -> Iterator[dict[str, Any]]:

@@ -53,6 +53,7 @@ PROOFS = {
     "prints": '[ ! -s "$YOKED_OUT" ]',
     "threads": "exec PYTHON -E -s -S -c 'import threading as t; x = t.Thread(target=int); "
     "x.start(); x.join()' 2> /dev/null",
+    "finds": "command -v python3 > /dev/null",
 }
 _LIMIT_S, _ONE_S = 12.0, 4.0
 # A command of a start file that takes this long is felt at each login.

@@ -120,6 +120,23 @@ LINKS = {
     "not-running": Link(
         "no ssh server runs", template("systemctl enable --now ssh || systemctl enable --now sshd")
     ),
+    "keys-off": Link(
+        "sshd takes no keys at all: {about} ({file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
+    "no-root": Link(
+        "sshd lets no root in by this key: {about} ({file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
+    "other-port": Link(
+        "sshd listens at another port: {about}",
+        template("nothing here: `Port {about}` for this host in ssh's settings where one logs in"),
+        by_hand=True,
+    ),
+    "listens-here": Link(
+        "sshd listens for this machine itself alone: {about} ({file}, line {line})",
+        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+    ),
     "not-listed": Link(
         "sshd refuses the account {user}: {about} ({file}, line {line})",
         template("sed -i.yoked {line}'s/$/ '{user}/ {file} && pkill -HUP -o -x sshd"),
@@ -227,11 +244,12 @@ LINKS = {
 }
 
 
-def script(user: str, key: str = "", mark: str = "") -> str:
+def script(user: str, key: str = "", port: int | None = None, mark: str = "") -> str:
     """login_links.sh for an account. key: the fingerprint of the key that is to let in, "" where
-    that is not known. mark: begins the line for programs, if any is wanted.
+    that is not known; port: where ssh goes to. mark: begins the line for programs, if any is
+    wanted.
     """
-    known = {"user": user, "key": key, "mark": mark}
+    known = {"user": user, "key": key, "port": port or "", "mark": mark}
     head = "\n".join(f"{name}={quoted(value)}" for name, value in known.items())
     return f"{head}\n{_say()}\n{_SCRIPT.read_text(encoding='utf-8')}"
 
@@ -279,13 +297,17 @@ def _of(failure: SshFailure) -> dict[str, str]:
     return {"user": failure.user or "USER", "about": about, "file": file, "line": line}
 
 
-def told_by(console: Sequence[str], told: SshFailure, key: str = "") -> SshFailure:
-    """The same failure, with what a host's console says. console: starts a root's shell there."""
+def told_by(
+    console: Sequence[str], told: SshFailure, key: str = "", port: int | None = None
+) -> SshFailure:
+    """The same failure, with what a host's console says. console: starts a root's shell there; key
+    and port: as of `script`.
+    """
     mark = f"yoked-{secrets.token_hex(8)}"
     try:
         done = subprocess.run(
             list(console),
-            input=script(told.user or "root", key, mark).encode(),
+            input=script(told.user or "root", key, port, mark).encode(),
             capture_output=True,
             timeout=_LIMIT_S,
             check=False,

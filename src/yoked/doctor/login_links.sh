@@ -104,6 +104,17 @@ no_setting() {
     no "$1" "$2" "${where%%:*}" "${place%%:*}"
 }
 
+[ "$(setting pubkeyauthentication)" != no ] || no_setting keys-off 'PubkeyAuthentication no' PubkeyAuthentication
+case $(setting permitrootlogin)$user in
+    noroot | forced-commands-onlyroot) no_setting no-root "PermitRootLogin $(setting permitrootlogin)" PermitRootLogin ;;
+esac
+if [ -n "$port" ] && [ -n "$told" ] && ! echo "$told" | grep -qx "port $port"; then
+    no other-port "$(echo "$told" | sed -n 's/^port //p' | tr '\n' ' ')"
+fi
+if [ -n "$told" ] && ! echo "$told" | grep '^listenaddress ' | grep -qvE ' (127\.|\[::1\])'; then
+    no_setting listens-here "$(setting listenaddress)" ListenAddress
+fi
+
 # ---- the account's dates, and its lock
 
 IFS=: read -r _ password changed _ most _ _ expires _ << END

@@ -34,6 +34,7 @@ _SAID = {
     "threads": "and no program can start a thread behind it",
     "reads": "which reads what is sent to the host for another program",
     "prints": "which prints, although nobody sits there",
+    "finds": "and no python3 is found behind it (PATH)",
     "waits": "and waits there",
     "ends": "and ends there",
 }
@@ -42,6 +43,7 @@ _INSIDE = {
     "threads": "and in it no program can start a thread",
     "reads": "which reads what is sent to the host",
     "prints": "which prints",
+    "finds": "and in it no python3 is found",
 }
 
 
@@ -123,7 +125,7 @@ def _command(token: str) -> str:
     packed = base64.b64encode(zlib.compress(_SOURCE.read_bytes(), 9)).decode()
     program = f'import base64,zlib;exec(zlib.decompress(base64.b64decode("{packed}")))'
     return shell_line(
-        "y={program}; (exec -c true) 2>/dev/null && "
+        "y={program}; PATH=$PATH:/usr/local/bin:/usr/bin:/bin; (exec -c true) 2>/dev/null && "
         'exec -c python3 {flags} -c "$y" {token}; exec python3 {flags} -c "$y" {token}',
         program=program,
         flags=_FLAGS,

@@ -40,7 +40,7 @@ from yoked.remote.transport import kill_way
 
 _LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "other")
 # The shell there runs what it is told, and something is in the way of the agent.
-_RUNS = frozenset({("python", "died"), ("shell", "")})
+_RUNS = frozenset({("python", ""), ("python", "died"), ("shell", "")})
 # By kind, the causes of which the host itself knows more.
 _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "timeout": ("", "mute", "filtered", "large", "slow"),
@@ -112,7 +112,8 @@ def failure_of(
         return told
     way = way_to(host, ssh_config)
     key = told.about if _PRINT.fullmatch(told.about) else key_of(way)
-    return told_by(console, replace(told, user=way.user), key)
+    port = None if way.proxy else way.port
+    return told_by(console, replace(told, user=way.user), key, port)
 
 
 def _failure_by_trying(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:

@@ -428,11 +428,12 @@ HEALTH = fields(
     }
 )
 
+_PROOFS = ("start", "reads", "prints", "threads", "finds")
 # The command of a start file that keeps something from working: see yoked.agent.starttrace.
 START_FILES = fields(
     {
-        "proof": one_of("start", "reads", "prints", "threads", "soon"),
-        "how": one_of("start", "reads", "prints", "threads", "waits", "ends", "inside", "soon"),
+        "proof": one_of(*_PROOFS, "soon"),
+        "how": one_of(*_PROOFS, "soon", "waits", "ends", "inside"),
         "command": START_COMMAND,
     }
 )

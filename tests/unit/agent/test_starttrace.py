@@ -39,6 +39,7 @@ GUARD = '[ -z "$PS1" ] && return'
          "export PHOTOS"),
         (["ulimit -s 32", "A=1"], "threads", "threads", 1, "ulimit -s 32"),
         (["A=1", "exit 0"], "start", "ends", 2, "exit 0"),
+        (["A=1", "export PATH=/opt/bin", "B=2"], "finds", "finds", 2, "export PATH"),
         (["A=1", "sleep 60", "B=2"], "start", "waits", 2, "sleep 60"),
         (["A=1", "exec /bin/true"], "start", "ends", 2, "exec /bin/true"),
     ],
@@ -111,6 +112,7 @@ def test_a_low_limit_is_found_where_it_is_set(
     pam.write_text("# * - nofile 64\nada hard nofile 640\n*  -  nofile  64  # few\n")
     monkeypatch.setattr(startfiles, "_PAM_LIMITS", (str(pam),))
     monkeypatch.setattr(startfiles, "_soft_limits", lambda: {"s": 96 << 10, "n": 64, "u": 9999})
+    monkeypatch.setattr(startfiles, "_unusual", list)
 
     found = probe_set_limits()
 
@@ -120,8 +122,23 @@ def test_a_low_limit_is_found_where_it_is_set(
     }
 
 
+def test_a_priority_a_mask_and_cpus_are_found_where_they_are_set(
+    bashrc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bashrc.write_text("umask 777\nrenice -n 5 $$ > /dev/null\nf() { umask 22; }\n")
+    monkeypatch.setattr(startfiles, "_soft_limits", dict)
+    monkeypatch.setattr(startfiles, "_unusual", lambda: ["umask", "priority", "cpus"])
+
+    found = probe_set_limits()
+
+    assert {name: [each["line"] for each in own] for name, own in found.items()} == {
+        "umask": [1], "priority": [2], "cpus": [],
+    }  # fmt: skip
+
+
 def test_limits_that_are_usual_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startfiles, "_soft_limits", lambda: {"s": 8 << 20, "n": 1024})
+    monkeypatch.setattr(startfiles, "_unusual", list)
     monkeypatch.setattr(startfiles, "StartFiles", None)
 
     assert probe_set_limits() == {}

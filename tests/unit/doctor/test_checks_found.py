@@ -298,6 +298,9 @@ CASES = (
     Case("file-size", said("health/limits/fsize", [65_536, 65_536])),
     Case("cpu-time", said("health/limits/cpu", [600, 600])),
     Case("umask", said("health/limits/umask", 0o777)),
+    Case("umask", lambda: told(told(home(), "garage", "health/limits/umask", 0o777), "garage",
+                               "health/set_limits", {"umask": [
+                                   {"file": "/home/ada/.bashrc", "line": 3}]})),
     Case("port-range", said("health/ports/range", [40_000, 40_001])),
     Case("port-range", said("health/ports/reserved", "32768-60990")),
     Case("process-limit", lambda: told(told(home(), "garage", "health/limits/pid_max", 310),

@@ -80,7 +80,7 @@ class System:
         self.write("etc/ssh/sshd_config", "Port 22\nAllowUsers ada\n")
         self.write("proc/12/comm", "sshd\n")
         self.write("proc/12/cmdline", "sshd\0-D\0-E\0/nonexistent\0")
-        self.write("told", f"usepam yes\nstrictmodes no\nauthorizedkeysfile {root}/keys\n")
+        self.tell()
         self.write("keys", "ssh-ed25519 AAAA me\n")
         self.write("print", KEY)
         for name in ("wrong", "log"):
@@ -96,6 +96,16 @@ class System:
     def write(self, name: str, text: str) -> None:
         (self.root / name).write_text(text)
 
+    def tell(self, *lines: str) -> None:
+        """What sshd says of its settings; the usual stands behind it."""
+        usual = (
+            "port 22", "listenaddress 0.0.0.0:22", "usepam yes", "strictmodes no",
+            f"authorizedkeysfile {self.root}/keys",
+        )  # fmt: skip
+        own = {each.split()[0] for each in lines}
+        more = [each for each in usual if each.split()[0] not in own]
+        self.write("told", "\n".join([*lines, *more]) + "\n")
+
     def refuses(self, log: str = "") -> None:
         (self.root / "lets-in").unlink()
         self.write("log", log)
@@ -105,7 +115,7 @@ class System:
             "PATH": f"{self.root}/bin:{os.environ['PATH']}", "YOKED_ROOT": str(self.root),
         }  # fmt: skip
         done = subprocess.run(
-            [shell], input=script(ME, KEY, "mark"), capture_output=True, text=True, check=False,
+            [shell], input=script(ME, KEY, 22, "mark"), capture_output=True, text=True, check=False,
             env=environment,
         )  # fmt: skip
         assert done.stderr == ""
@@ -168,7 +178,7 @@ def expired(system: System) -> None:
 
 def locked(system: System) -> None:
     system.write("etc/shadow", f"{ME}:!*:20000:0:99999:7:::\n")
-    system.write("told", f"usepam no\nauthorizedkeysfile {system.root}/keys\n")
+    system.tell("usepam no")
 
 
 def must_change(system: System) -> None:
@@ -189,8 +199,7 @@ def forced_by_key(system: System) -> None:
 
 
 def loose(system: System) -> None:
-    told = f"usepam yes\nstrictmodes yes\nauthorizedkeysfile {system.home}/.ssh/keys\n"
-    system.write("told", told)
+    system.tell("strictmodes yes", f"authorizedkeysfile {system.home}/.ssh/keys")
     system.write("home/.ssh/keys", "ssh-ed25519 AAAA me\n")
     (system.home / ".ssh").chmod(0o777)
 
@@ -215,13 +224,27 @@ def no_threads(system: System) -> None:
 
 def forced(system: System) -> None:
     system.refuses("Accepted publickey\n")
-    system.write("told", f"usepam no\nforcecommand backup\nauthorizedkeysfile {system.root}/keys\n")
+    system.tell("usepam no", "forcecommand backup")
     system.write("etc/ssh/sshd_config", "Port 22\n  ForceCommand backup\n")
+
+
+def other_port(system: System) -> None:
+    system.tell("port 2222")
+
+
+def no_keys(system: System) -> None:
+    system.tell("pubkeyauthentication no")
+    system.write("etc/ssh/sshd_config", "PubkeyAuthentication no\n")
+
+
+def listens_here(system: System) -> None:
+    system.tell("listenaddress 127.0.0.1:22")
+    system.write("etc/ssh/sshd_config", "Port 22\nlistenaddress 127.0.0.1\n")
 
 
 def start_file_waits(system: System) -> None:
     system.refuses("Accepted publickey\n")
-    system.write("told", f"usepam no\nauthorizedkeysfile {system.root}/keys\n")
+    system.tell("usepam no")
     system.write("home/.bashrc", "true\nexit 0\n")
 
 
@@ -248,6 +271,9 @@ def start_file_waits(system: System) -> None:
         (by_a_module, "pam", "Access denied for user me by PAM account configuration", 0),
         (no_threads, "pam-limit", "nproc 1", 1),
         (forced, "forced", "backup", 2),
+        (other_port, "other-port", "2222 ", 0),
+        (no_keys, "keys-off", "PubkeyAuthentication no", 1),
+        (listens_here, "listens-here", "127.0.0.1:22", 2),
         (start_file_waits, "start-file", "exit 0", 2),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",

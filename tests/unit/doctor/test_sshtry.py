@@ -395,7 +395,8 @@ def test_a_console_is_asked_where_the_host_alone_knows_and_with_the_key(
     config.write_text(f"Host attic\n  User ada\n  IdentityFile {tmp_path / 'id'}\n")
     asked: list[tuple[str | None, str]] = []
 
-    def ask(console: Sequence[str], told: SshFailure, key: str) -> SshFailure:
+    def ask(console: Sequence[str], told: SshFailure, key: str, port: int) -> SshFailure:
+        assert port == 22
         asked.append((told.user, key))
         return told
 

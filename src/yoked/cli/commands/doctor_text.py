@@ -101,7 +101,9 @@ def console_script(fleet: Fleet, name: str, output: Output) -> int:
             fix=f"it has: {', '.join(each.name for each in fleet.hosts)}",
         )
     way = way_to(name, fleet.ssh_file) if name != HERE else Way(user=getpass.getuser())
-    script = console.script(way.user or getpass.getuser(), key_of(way))
+    script = console.script(
+        way.user or getpass.getuser(), key_of(way), None if way.proxy or name == HERE else way.port
+    )
     if output.json_mode:
         output.result({"host": name, "script": script}, verdict="")
         return 0

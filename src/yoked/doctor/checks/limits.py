@@ -11,7 +11,7 @@ from yoked.doctor.checks.environment import shown_places
 from yoked.doctor.checks.links import NO_DESCRIPTORS, USED_UP
 from yoked.doctor.checks.query import mapping, part, ranks_of
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.startfiles import leave_out_line, take_out_limit
+from yoked.doctor.repairs.startfiles import leave_out_lines, take_out_limit
 from yoked.doctor.repairs.system import end_processes, sysctl
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import shell_line
@@ -54,8 +54,7 @@ def _lift(host: HostSeen, letter: str) -> Iterator[Fix]:
     if places is None:
         yield take_out_limit(host.name, letter)
         return
-    for each in places:
-        yield leave_out_line(host.name, str(each["file"]), int(each.get("line") or 0))
+    yield from leave_out_lines(host.name, places)
     if not places:
         yield by_hand(
             host.name,
@@ -243,15 +242,17 @@ def cpu_time(seen: Examination) -> Iterator[Match]:
     why="the run could not read what it wrote",
     symptom="`Permission denied` for files that the run itself has just made.",
     cause="A umask that takes the owner's rights away.",
-    fix="By hand.",
+    fix="Makes the line of the start file a comment that sets it; else by hand.",
 )
 def umask(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         mask = part(host, "limits", "umask")
         if mask is not None and mask & 0o700:
+            places = mapping(part(host, "set_limits")).get("umask") or ()
+            look = by_hand(host.name, "take the `umask` line out of the shell's start files")
             yield Match(
                 host.name,
-                by_hand(host.name, "take the `umask` line out of the shell's start files"),
+                *(leave_out_lines(host.name, places) or (look,)),
                 mask=mask,
             )
 

@@ -10,6 +10,7 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of, turned_clock
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import drop_host, set_ranks
+from yoked.doctor.repairs.startfiles import leave_out_lines
 from yoked.doctor.repairs.system import set_clock, sysctl
 from yoked.records.examination import Examination, HostSeen
 from yoked.text import one_line
@@ -272,13 +273,15 @@ def cpu_quota(seen: Examination) -> Iterator[Match]:
         yield from _stopped(host)
         own, of_init = (part(host, "processors", each) for each in ("affinity", "of_init"))
         if own and of_init and own < of_init:
+            places = mapping(part(host, "set_limits")).get("cpus") or ()
+            look = by_hand(
+                host.name,
+                "take `taskset` out of the shell's start files, or CPUAffinity= out of the ssh "
+                "server's unit; `taskset -p 1` shows what process 1 may use",
+            )
             yield Match(
                 host.name,
-                by_hand(
-                    host.name,
-                    "take `taskset` out of the shell's start files, or CPUAffinity= out of the ssh "
-                    "server's unit; `taskset -p 1` shows what process 1 may use",
-                ),
+                *(leave_out_lines(host.name, places) or (look,)),
                 severity="warning",
                 how="priority",
                 limit=f"{own} of {plural(of_init, 'CPU')}",
@@ -303,13 +306,15 @@ def cpu_quota(seen: Examination) -> Iterator[Match]:
         nice = part(host, "processors", "nice") or 0
         is_idle = part(host, "processors", "policy") == "idle"
         if is_idle or nice >= _LOW_NICE:
+            places = mapping(part(host, "set_limits")).get("priority") or ()
+            look = by_hand(
+                host.name,
+                "take `chrt`, `nice` or `renice` out of the shell's start files, or out of the "
+                "ssh server's unit (Nice=, CPUSchedulingPolicy=)",
+            )
             yield Match(
                 host.name,
-                by_hand(
-                    host.name,
-                    "take `chrt`, `nice` or `renice` out of the shell's start files, or out of the "
-                    "ssh server's unit (Nice=, CPUSchedulingPolicy=)",
-                ),
+                *(leave_out_lines(host.name, places) or (look,)),
                 severity="warning",
                 how="priority",
                 limit="only what is idle (SCHED_IDLE)" if is_idle else f"the low priority {nice:g}",

@@ -117,6 +117,13 @@ def leave_out_line(host: str, file: str, line: int) -> Fix:
     return change_file(host, path_word(file), f"line{line}", change, root=root)
 
 
+def leave_out_lines(host: str, places: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
+    """The same for several lines: file and line of each."""
+    # Of one file the last first: a line that was taken out moves none, a guard in front does.
+    last_first = sorted(places, key=lambda each: -int(each.get("line") or 0))
+    return tuple(leave_out_line(host, str(p["file"]), int(p.get("line") or 0)) for p in last_first)
+
+
 @repair
 def take_out_limit(host: str, flag: str) -> Fix:
     """Have no start file call `ulimit` with a flag."""
