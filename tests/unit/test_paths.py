@@ -200,6 +200,32 @@ def test_the_agents_folder_among_others_is_ours_alone(tmp_path: Path) -> None:
     assert (mode(tmp_path / "made"), mode(tmp_path / "there")) == (0o700, 0o700)
 
 
+@pytest.mark.parametrize(
+    ("own", "xdg"),
+    [(None, None), ("~/own", None), ("own", None), (None, "/xdg"), (None, "xdg"), ("", "")],
+)
+def test_the_agents_folder_is_where_yoked_looks_for_it(
+    monkeypatch: pytest.MonkeyPatch, own: str | None, xdg: str | None
+) -> None:
+    for name, value in (("YOKED_CACHE", own), ("XDG_CACHE_HOME", xdg)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+
+    assert boot_functions()["cache_folder"]() == str(cache_root())
+
+
+def test_an_agent_makes_no_folder_that_is_called_after_the_home_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(OSError, match="where the home folder is"):
+        boot_functions()["make_below_home"]("~/.cache/yoked/agent")
+
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def short_tmp() -> Iterator[Path]:
     """A socket's path is short, and a test's folder has a long one."""

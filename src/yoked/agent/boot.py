@@ -26,9 +26,7 @@ def store(data, digest):
 
     Unpacked, because Python keeps what it compiled of a folder, but not of a zip.
     """
-    cache = os.environ.get("YOKED_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "yoked"
-    )
+    cache = cache_folder()
     problem = None
     # What is run from here is for us alone, the folders above it too.
     umask = os.umask(0o077)
@@ -51,8 +49,19 @@ def store(data, digest):
     refuse("no place for the agent: %s" % problem)
 
 
+def cache_folder():
+    """As yoked.paths.cache_root has it."""
+    own = os.environ.get("YOKED_CACHE")
+    if own:
+        return os.path.abspath(os.path.expanduser(own))
+    xdg = os.environ.get("XDG_CACHE_HOME") or ""
+    return os.path.join(xdg if os.path.isabs(xdg) else os.path.expanduser("~/.cache"), "yoked")
+
+
 def make_below_home(parent):
     """Make the cache's folder; a link to another place of ours is the person's own doing."""
+    if not os.path.isabs(parent):
+        raise OSError("nothing says where the home folder is")
     os.makedirs(parent, 0o700, exist_ok=True)
     if os.stat(parent).st_uid != os.getuid():
         raise OSError(parent + " belongs to somebody else")
