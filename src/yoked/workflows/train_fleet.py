@@ -128,9 +128,14 @@ def train_fleet(
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
                 handle = RunHandle.of(job.started, reconnecting(fleet))
-                results.append(
-                    _bring_home(config, fleet.path, fleet_flag, job, job.end, handle, view)
-                )
+                try:
+                    results.append(
+                        _bring_home(config, fleet.path, fleet_flag, job, job.end, handle, view)
+                    )
+                except KeyboardInterrupt:
+                    line = f"yoked fetch {shlex.quote(config.run or '')}{fleet_flag}"
+                    view.note(f"run {config.run} is over; `{line}` brings what it learned")
+                    raise
                 if config.dry_run:
                     handle.remove()
 

@@ -153,6 +153,37 @@ def record(run: str, *, state: str = "finished", trains: str = "night") -> Recor
     return Record(run, "an id", {"i9": told})
 
 
+def test_ctrl_c_while_a_run_is_brought_home_says_how_it_comes(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    view: Any = SimpleNamespace(live=None, note=said.append)
+    job: Any = SimpleNamespace(end=ended("finished"), started=SimpleNamespace(run="r", nodes=()))
+    job.started.launch_id = "a"
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_fleet, "run_job", lambda *_, after, **__: after(job))
+    monkeypatch.setattr(train_fleet, "_bring_home", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_fleet.train_fleet(
+            TrainConfig(run="r"),
+            Fleet("home", (Host("i9"),), here / "yoked.toml"),
+            view,
+            detach=False,
+            doctor=False,
+            restarts=0,
+            on_fault="stop",
+            nice=None,
+            share=lambda _: True,
+            fleet_flag=" --fleet home.toml",
+        )
+
+    assert said == ["run r is over; `yoked fetch r --fleet home.toml` brings what it learned"]
+
+
 def test_without_a_file_this_machine_trains(here: Path) -> None:
     assert train.named_fleet(JobFlags()) is None
 
