@@ -88,7 +88,7 @@ def probe_processors() -> dict[str, Any]:
         "tracer": _tracer(),
         "online": found["threads"],
         "affinity": len(affinity()),
-        "of_init": _allowed_to(1),
+        "of_init": allowed_to(1),
         "quota_cores": found["cpu_quota"],
         "fast_cores": found["fast_cores"],
         "slow_cores": found["cores"] - found["fast_cores"],
@@ -104,7 +104,7 @@ def _policy() -> str | None:
     return names.get(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, "realtime")
 
 
-def _allowed_to(pid: int) -> int | None:
+def allowed_to(pid: int) -> int | None:
     """How many CPUs a process may use: `Cpus_allowed` of proc_pid_status(5), a mask in hex."""
     mask = named_values(text(Path(f"/proc/{pid}/status"))).get("Cpus_allowed", "")
     return bin(int(mask.replace(",", ""), 16)).count("1") if mask else None

@@ -16,6 +16,8 @@ from typing import Any
 
 from yoked.agent.ask import named_values, text
 from yoked.agent.environ import probe_environment
+from yoked.agent.limits import allowed_to
+from yoked.agent.processors import affinity
 from yoked.agent.server import Call
 from yoked.agent.starttrace import PROOFS, StartFiles, told
 from yoked.core.proc import ProcessId
@@ -126,7 +128,8 @@ def _unusual() -> Iterator[str]:
     policy = getattr(os, "sched_getscheduler", lambda _: 0)(0)
     if os.getpriority(os.PRIO_PROCESS, 0) > 0 or policy in _LOW_POLICIES:
         yield "priority"
-    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
+    of_init = allowed_to(1)
+    if of_init is not None and len(affinity()) < of_init:
         yield "cpus"
     told = named_values(text(Path("/proc/self/status"))).get("Umask", "0")
     if int(told, 8) & 0o700:

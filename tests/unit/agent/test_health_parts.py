@@ -205,9 +205,9 @@ def test_the_clock_is_now() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel")
 def test_the_cpus_of_any_process_are_counted() -> None:
-    assert limits._allowed_to(os.getpid()) == len(os.sched_getaffinity(0))
+    assert limits.allowed_to(os.getpid()) == len(os.sched_getaffinity(0))
     # No process has that number.
-    assert limits._allowed_to(1 << 30) is None
+    assert limits.allowed_to(1 << 30) is None
 
 
 def test_what_sshd_runs_at_each_login_is_told(
