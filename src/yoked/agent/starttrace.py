@@ -218,8 +218,8 @@ def told(python: str = sys.executable, proofs: tuple[str, ...] = tuple(PROOFS)) 
     files = StartFiles(python)
     if proofs == ("soon",):
         slow = files.slowest()
-        how, command = ("soon", slow.to_json()) if slow else (None, None)
-        return {"proof": how, "how": how, "command": command}
+        how = "soon" if slow else None
+        return {"proof": how, "how": how, "command": slow and slow.to_json()}
     for proof in proofs:
         if (found := files.culprit(proof)) is not None:
             how, command = found
