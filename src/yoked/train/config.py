@@ -33,6 +33,7 @@ from yoked.train.limits import (
     check_model,
     check_numbers,
     check_run,
+    without_effect,
 )
 
 if TYPE_CHECKING:
@@ -404,17 +405,7 @@ class TrainConfig:
     @property
     def notes(self) -> tuple[str, ...]:
         """One line for each flag that was given and has no effect here."""
-        notes = []
-        if self.core_metric_every > 0:
-            notes.append(
-                "--core-metric-every: yoked does not compute the CORE metric; "
-                "nanochat's base_eval does, on the checkpoint"
-            )
-        if self.sample_every > 0:
-            notes.append(
-                "--sample-every: yoked does not sample while it trains; run `yoked sample`"
-            )
-        return tuple(notes)
+        return without_effect(vars(self))
 
     def check_world(self, world_size: int) -> None:
         """Refuse flags that contradict the ranks that torchrun started."""

@@ -213,3 +213,21 @@ def check_length(values: Mapping[str, Any]) -> None:
             "--for with --resume: a run goes on to the steps that were fixed at its start",
             fix="leave --for out, or give --num-iterations, which counts from the run's beginning",
         )
+
+
+def without_effect(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line for each flag that was given and has no effect here. values: by field."""
+    notes = {
+        "--core-metric-every: yoked does not compute the CORE metric; "
+        "nanochat's base_eval does, on the checkpoint": values["core_metric_every"] > 0,
+        "--sample-every: yoked does not sample while it trains; run `yoked sample`": (
+            values["sample_every"] > 0
+        ),
+        "--vocab-size: the tokenizer that was given has its own": (
+            values["tokenizer"] is not None and "vocab_size" in values["passed"]
+        ),
+        "--eval-tokens: nothing is evaluated (--eval-every)": (
+            (values["eval_every"] or 0) < 0 and values["eval_tokens"] is not None
+        ),
+    }
+    return tuple(note for note, holds in notes.items() if holds)

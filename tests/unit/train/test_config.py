@@ -119,6 +119,13 @@ def test_flags_without_effect_are_noted_only_when_switched_on() -> None:
     assert [note.split(":")[0] for note in notes] == ["--core-metric-every", "--sample-every"]
 
 
+def test_flags_that_others_leave_without_effect_are_noted() -> None:
+    assert TrainConfig(tokenizer=Path("t")).notes == TrainConfig(vocab_size=300).notes == ()
+    assert TrainConfig(eval_every=-1).notes == TrainConfig(eval_tokens=512).notes == ()
+    config = TrainConfig(tokenizer=Path("t"), vocab_size=300, eval_every=-1, eval_tokens=512)
+    assert [note.split(":")[0] for note in config.notes] == ["--vocab-size", "--eval-tokens"]
+
+
 def test_a_configuration_travels_as_plain_data(tmp_path: Path) -> None:
     config = TrainConfig(
         depth=8, shares="3:1", tokenizer=Path("t"), start_from=Path("c"), threads="3"
