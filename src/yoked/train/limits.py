@@ -52,7 +52,9 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
 )
 # Whole numbers of 64 bits: torch takes no larger seed, and a float bears what is divided.
 _MOST_WHOLE = 2**63 - 1
-_AT_MOST = {"depth": MOST_LAYERS}
+# No tokenizer has more: a forecast goes through the lm_head's chunks one by one.
+MOST_VOCABULARY = 2**20
+_AT_MOST = {"depth": MOST_LAYERS, "vocab_size": MOST_VOCABULARY}
 # FLOPs, or tokens a parameter: of which steps are still a number that can be divided.
 _LONGEST = 1e30
 # Of a step, which are shared out one by one: hundreds of times those of nanochat's largest runs.

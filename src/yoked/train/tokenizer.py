@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.core.fs import write_bytes
 from yoked.errors import DataError, UsageError
 from yoked.paths import private_folder
+from yoked.train.limits import MOST_VOCABULARY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -194,7 +195,13 @@ class Tokenizer:
 
 
 def require_vocab_size(vocab_size: int) -> None:
-    """Raise UsageError if the vocabulary is too small for the bytes and special tokens."""
+    """Raise UsageError if the vocabulary is too small for the bytes and special tokens, or larger
+    than any.
+    """
+    if vocab_size > MOST_VOCABULARY:
+        raise UsageError(
+            f"--vocab-size {vocab_size} is too large", fix=f"give {MOST_VOCABULARY} or less"
+        )
     if vocab_size < MIN_VOCAB_SIZE:
         raise UsageError(
             f"a vocabulary of {vocab_size:,} tokens cannot hold 256 bytes "

@@ -45,6 +45,7 @@ from yoked.train.limits import require_whole_rows
         ({"tables": "nowhere"}, "--tables 'nowhere' is unknown", "host"),
         ({"seed": 2**64}, f"--seed {2**64} is too large", str(2**63 - 1)),
         ({"num_iterations": 10**400}, "is too large", str(2**63 - 1)),
+        ({"vocab_size": 10**8}, "--vocab-size 100000000 is too large", "1048576 or less"),
         ({"depth": 10**12}, "--depth 1000000000000 is too large", "10000 or less"),
         ({"fp8": True}, "no 8-bit path", "leave --fp8 out"),
         ({"eval_every": 0}, "--eval-every 0", "-1"),

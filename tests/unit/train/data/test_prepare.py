@@ -485,6 +485,7 @@ def test_another_tokenizer_than_that_of_prepared_rows_is_refused(
     [
         {"max_seq_len": 0},
         {"max_seq_len": 8, "vocab_size": 200},
+        {"max_seq_len": 8, "vocab_size": 2**33},
         {"max_seq_len": 8, "packing": "tetris"},
     ],
 )
