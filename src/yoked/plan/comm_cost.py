@@ -32,6 +32,7 @@ PAYLOAD_BYTES: dict[Payload, float] = {
 GLOO_LINE_FRACTION = 0.95
 # What the lever "accumulation" aims at: this part of the time is spent computing.
 GOOD_SCALING = 0.9
+MOST_ACCUMULATION = 10**12
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ def enough_accumulation(training: Training, line_bit_per_s: float) -> int:
     """
     assert training.step_s is not None, "accumulation needs the time of a micro-batch"
     once = all_reduce_cost(replace(training, accumulation=1, overlap=False), line_bit_per_s)
-    return max(1, math.ceil(once.comm_s / training.step_s * GOOD_SCALING / (1 - GOOD_SCALING)))
+    times = once.comm_s / training.step_s * GOOD_SCALING / (1 - GOOD_SCALING)
+    # Of a model and a step that nobody has it may be infinite.
+    return max(1, math.ceil(min(times, MOST_ACCUMULATION)))
 
 
 def levers(training: Training, line_bit_per_s: float) -> dict[str, Training]:

@@ -6,6 +6,7 @@ import pytest
 
 from yoked.plan.comm_cost import (
     GOOD_SCALING,
+    MOST_ACCUMULATION,
     Training,
     all_reduce_cost,
     collectives_of_fsdp,
@@ -56,6 +57,13 @@ def test_enough_accumulation_is_the_least_that_computes_nine_tenths_of_the_time(
 def test_a_fast_line_needs_no_accumulation() -> None:
     assert enough_accumulation(GPT2_760M, 400e9) == 1
     assert [name for name in levers(GPT2_760M, 400e9) if name == "accumulation 1"] == []
+
+
+def test_a_step_of_next_to_no_time_asks_for_no_infinite_accumulation() -> None:
+    odd = replace(GPT2_760M, params=1e99, step_s=1e-300)
+
+    assert enough_accumulation(odd, 1e9) == MOST_ACCUMULATION
+    assert all_reduce_cost(levers(odd, 1e9)["overlap"], 1e9).speedup is not None
 
 
 def test_overlap_hides_no_more_than_the_backward_pass() -> None:

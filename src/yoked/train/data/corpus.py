@@ -1,7 +1,7 @@
 """Sources of documents: the embedded speeches, downloaded shards, or the user's files.
 
 Documents are streamed in the order of the files' sorted paths, and only one section of a file is in
-memory. A text is never in both training and validation.
+memory. Where texts are held out by their hash, none is in both training and validation.
 """
 
 from __future__ import annotations
