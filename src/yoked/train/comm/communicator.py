@@ -224,18 +224,16 @@ class Communicator:
             peer=src,
         )
 
-    def all_gather(
-        self, tensor: Tensor, name: str, *, control: bool = False
-    ) -> tuple[Tensor, Work]:
+    def all_gather(self, tensor: Tensor, name: str) -> tuple[Tensor, Work]:
         """(world, *shape): every rank's tensor, all of one shape, once the Work is done.
 
-        control: it must not queue behind gradients. Traffic a rank: (N-1) times its tensor.
+        Traffic a rank: (N-1) times its tensor.
         """
         if not self.active:
             return tensor[None], self._nothing(name)  # (1, *shape)
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
         source = self._staged(tensor.contiguous())  # held by the lambda until it is sent
-        group = self.control_group if control else self._group_of(source)
+        group = self._group_of(source)
         work = self._start(
             name,
             gathered,

@@ -83,7 +83,7 @@ class MatrixReducer:
                 if self.codec is None:
                     gradient += buffer
                 else:
-                    self._decode(buffer, gradient, add=True)
+                    self._add_decoded(buffer, gradient)
 
     def wait_sent(self) -> None:
         """Wait until this rank's gradients have left: then they may change."""
@@ -121,7 +121,7 @@ class MatrixReducer:
             payload = self._encode(matrices - before, lost)
             # As on all other ranks: what is decoded is added to the old matrices.
             matrices.copy_(before)
-            self._decode(payload, matrices, add=True)
+            self._add_decoded(payload, matrices)
         tag = Tag(MessageKind.PARAMETER, self.buffers.buckets.index(bucket))
         payload = self.comm.staged(payload)
         for rank in self.comm.peers:
@@ -136,7 +136,7 @@ class MatrixReducer:
         for bucket, buffer, pending in updates:
             pending.wait()
             if self.codec is not None:
-                self._decode(buffer, bucket.view(self.buffers.matrices).view(-1), add=True)
+                self._add_decoded(buffer, bucket.view(self.buffers.matrices).view(-1))
 
     def drain(self) -> None:
         """The same, and until its own have left: all may change."""
@@ -163,14 +163,14 @@ class MatrixReducer:
         assert self.codec is not None
         return encoded(self.codec, values.to(self._device), lost)
 
-    def _decode(self, payload: Tensor, out: Tensor, *, add: bool) -> None:
+    def _add_decoded(self, payload: Tensor, out: Tensor) -> None:
         assert self.codec is not None
         if out.device == self._device:
-            self.codec.decode(payload, out, add=add)
+            self.codec.decode(payload, out, add=True)
             return
         values = torch.empty(out.shape)  # the codec works in host memory
         self.codec.decode(payload, values)
-        out.add_(values.to(out.device)) if add else out.copy_(values)
+        out.add_(values.to(out.device))
 
 
 def _wait_all(pendings: list[Work]) -> None:

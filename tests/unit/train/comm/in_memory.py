@@ -63,10 +63,7 @@ class InMemoryCommunicator(Communicator):
     def barrier_async(self) -> Work:
         return Work(None, None, "waiting", self.clock)
 
-    def all_gather(
-        self, tensor: Tensor, name: str, *, control: bool = False
-    ) -> tuple[Tensor, Work]:
-        del control
+    def all_gather(self, tensor: Tensor, name: str) -> tuple[Tensor, Work]:
         self.bytes_sent += tensor.nbytes * (self.world_size - 1)
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
         met = self.board.meet(self.rank, tensor)
