@@ -166,7 +166,9 @@ def measured_compute(
         times = measure_dtypes(model_config, device, dtype=dtype.value, matmul=config.matmul).times[
             dtype.value
         ]
-    layers, head, matmul = choose_products(times, config.matmul)
+    # Which library multiplies is a question on CPUs alone: oneDNN's products take no GPU's tensors.
+    asked = config.matmul if device.type == "cpu" else "auto"
+    layers, head, matmul = choose_products(times, asked)
     if device.type == "cuda" and dtype.value == "float32":
         reason = "TF32, as nanochat has it: 10 bits of mantissa, where a CPU's float32 has 23"
         matmul = dataclasses.replace(matmul, reason=reason)

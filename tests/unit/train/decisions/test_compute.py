@@ -10,16 +10,19 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.errors import DeviceError
 from yoked.train import kernels
+from yoked.train.config import TrainConfig
 from yoked.train.decisions import compute, products, timing
 from yoked.train.decisions.compute import (
     choose_attention,
     choose_compile,
     configure_model,
+    measured_compute,
     why_not_compiled,
 )
 from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.products import (
     KINDS,
+    ProductChoice,
     ProductTimes,
     _shapes,
     _times_slower,
@@ -135,6 +138,18 @@ def test_a_library_that_was_asked_for_is_used_for_everything(
 
     assert layers == head == MatmulBackends.all(library)
     assert str(choice) == snapshot
+
+
+def test_a_library_of_cpus_is_not_asked_of_a_gpu():
+    # Without windows and compiled blocks, nothing is tried on the device.
+    config = TrainConfig(matmul="onednn", compile="off")
+    dtype, threads = Decision("dtype", "float32", ""), Decision("threads", "1", "")
+    measured = ProductChoice({"float32": make_times(default=(1.0,) * 6)})
+
+    found = measured_compute(config, TINY, CUDA, dtype, measured, threads)
+
+    assert found.layers == found.head == MatmulBackends()
+    assert found.choices[1].value == "default"
 
 
 def test_a_single_library_is_named_as_such(snapshot: SnapshotAssertion):
