@@ -12,7 +12,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.schemas import conforms
 
-from yoked.cli.main import _OF_A_FLEET, main
+from yoked.cli.argv import _OF_A_FLEET
+from yoked.cli.main import main
 from yoked.cli.reference import command_reference
 from yoked.core.faults import FAULTS
 from yoked.errors import HostError, UsageError, YokedError, error_kinds
