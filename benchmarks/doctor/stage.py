@@ -256,7 +256,9 @@ def console(lab: str, host: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def stage(topology: Topology, entries: Mapping[str, Mapping[str, Any]]) -> Iterator[Stage]:
+def stage(
+    topology: Topology, entries: Mapping[str, Mapping[str, Any]], *, consoles: bool = True
+) -> Iterator[Stage]:
     """A lab of that topology, and a folder with a yoked.toml of these entries."""
     # Connections that are shared for a minute must not be those of an earlier lab.
     name = f"doctor-{secrets.token_hex(3)}"
@@ -269,7 +271,10 @@ def stage(topology: Topology, entries: Mapping[str, Mapping[str, Any]]) -> Itera
             lab,
             Path(folder),
             # As the yoked.toml has it that a lab writes itself.
-            {host: {**entry, "console": console(name, host)} for host, entry in entries.items()},
+            {
+                host: {**entry, **({"console": console(name, host)} if consoles else {})}
+                for host, entry in entries.items()
+            },
         )
         own.environment["XDG_RUNTIME_DIR"] = runtime
         own.write_fleet()

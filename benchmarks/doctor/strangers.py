@@ -1,6 +1,7 @@
 """Faults that somebody thought of who knew README and docs alone: what the doctor says of each.
 
 usage: strangers.py [--list FILE] [--ids ID,ID] [--results FOLDER] [--run-limit SECONDS]
+                    [--no-console]
 
 As root. A fault that has a result in the folder is told again, not run again: remove its file to
 run it anew. Whether the doctor was right is for a person to judge: its words are printed beside
@@ -196,12 +197,19 @@ def clean_before(own: Stage) -> str | None:
     return f"not clean before: {said}"
 
 
-def examine(entry: Mapping[str, Any], whole: Mapping[str, Any], run_limit_s: float) -> Row:
+def examine(
+    entry: Mapping[str, Any],
+    whole: Mapping[str, Any],
+    run_limit_s: float,
+    *,
+    consoles: bool = True,
+) -> Row:
     """A fault from beginning to end: lab up, clean, break, doctor, run, lab down."""
     row: Row = {"id": entry["id"], "load": round(os.getloadavg()[0], 1)}
     wanted = load(entry["lab"])
     try:
-        with place(whole) as at, stage(wanted, entries(wanted, INTERFACE)) as own:
+        up = stage(wanted, entries(wanted, INTERFACE), consoles=consoles)
+        with place(whole) as at, up as own:
             fault = Fault(entry, whole, own, at)
             if trouble := fault.do(entry["setup"]):
                 return row | {"trouble": trouble}
@@ -286,6 +294,9 @@ def main() -> int:
     parser.add_argument("--ids", default="", help="of these faults alone, with commas between")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "strangers")
     parser.add_argument("--run-limit", type=float, default=60.0, help="seconds; 0: no run")
+    parser.add_argument(
+        "--no-console", action="store_true", help="ssh is the only way to the hosts"
+    )
     options = parser.parse_args()
     # Other lists have the program, its data and the shell's functions of the first.
     whole = json.loads(LIST.read_text()) | json.loads(options.list.read_text())
@@ -302,7 +313,7 @@ def main() -> int:
         for name in wanted:
             entry, path = faults[name], options.results / f"{name}.json"
             if not path.exists():
-                row = examine(entry, whole, options.run_limit)
+                row = examine(entry, whole, options.run_limit, consoles=not options.no_console)
                 if "run" in row:
                     usual = usual_run(entry["lab"], whole, options)
                     row["harm"] = harm(row, usual, whole["rows"], entry["run"])
