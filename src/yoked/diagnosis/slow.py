@@ -21,7 +21,8 @@ LOST = 0.003
 _QUEUED = 3.0
 _LOADING = 0.3
 # A link that is slow carries less, and packets take longer before it. One that has more to carry
-# does not carry less. Hosts on which all takes longer send less, and their packets take no longer.
+# does not carry less. Hosts on which all takes longer send less, and their packets take no longer;
+# ranks that compute more in each step send less in a second, too.
 _CARRIES = 0.85
 _TAKES_LONGER = 1.2
 # Of the time, that a limit or another machine takes.
@@ -53,10 +54,11 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
         if rank in usual.ranks
     }
     rank = max(grew, key=lambda each: grew[each], default=None)
-    links = list(_slow_links(history, usual, now, times))
+    more = all_do_more(usual, now)
+    links = list(_slow_links(history, usual, now, times, more=more))
     losing = any(link.code == "packets-lost" for link in links)
     explains = rank is not None and grew[rank] >= _EXPLAINS * longer_s
-    if rank is not None and explains and not all_do_more(usual, now):
+    if rank is not None and explains and not more:
         # Lost packets cost CPU time, too. They make nobody wait for a core.
         slow = _slow_rank(history, rank, usual, now, times)
         yield slow if slow.params["delayed"] or not losing else links[0]
@@ -83,15 +85,17 @@ def slow_links(history: RunHistory, now: Pace) -> Iterator[Cause]:
 
 
 def _slow_links(
-    history: RunHistory, usual: Pace, now: Pace, times: float | None
+    history: RunHistory, usual: Pace, now: Pace, times: float | None, *, more: bool = False
 ) -> Iterator[Cause]:
-    """times: by which a step takes longer; None: no step has ended since."""
+    """times: by which a step takes longer; None: no step has ended since. more: all ranks compute
+    more in it.
+    """
     found: list[tuple[float, Cause]] = []
     for (node, other), link in now.links.items():
         before = usual.links.get((node, other))
         if before is None:
             continue
-        code = _what_of(before, link)
+        code = _what_of(before, link, more=more)
         if code is not None:
             params = {
                 "times": times,
@@ -108,13 +112,14 @@ def _slow_links(
         yield max(found, key=lambda each: each[0])[1]
 
 
-def _what_of(usual: LinkPace, now: LinkPace) -> Code | None:
+def _what_of(usual: LinkPace, now: LinkPace, *, more: bool) -> Code | None:
     queued = now.rtt_s >= _QUEUED * usual.rtt_s
     if now.lost >= LOST and now.lost >= 3 * usual.lost and not queued:
         return "packets-lost"
     carries = now.bytes_per_s / max(usual.bytes_per_s, 1.0)
-    longer = now.rtt_s >= _TAKES_LONGER * usual.rtt_s
-    if now.busy >= 0.5 and now.busy > usual.busy and carries < _CARRIES and longer:
+    waits = now.busy >= 0.5 and now.busy > usual.busy
+    waits = waits and now.rtt_s >= _TAKES_LONGER * usual.rtt_s
+    if waits and carries < _CARRIES and not more:
         return "link-slow"
     return "link-slow" if queued else None
 

@@ -403,6 +403,17 @@ def test_lost_packets_are_told_though_all_ranks_compute_more() -> None:
         assert [cause.code for cause in run.look()] == ["packets-lost"]
 
 
+def test_a_link_is_not_slow_because_all_ranks_compute_more_between_its_messages() -> None:
+    def change(run: Run) -> None:
+        run.steps_per_s /= 1.5
+        for host in run.hosts:
+            host.bytes_per_s /= 1.5
+            host.unsent, host.rtt_s = 10**5, 4e-4
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        Run().steps_until_told(change)
+
+
 def test_a_link_that_has_more_to_carry_is_not_slow() -> None:
     def change(run: Run) -> None:
         slower(run)
