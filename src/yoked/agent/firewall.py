@@ -47,8 +47,9 @@ def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
         root, started = _as_root(may_ask=sudo), _started()
         kind, active, rules = started, True if started else None, None
         if root is not None:
-            long, old = long_chains(), _old(root)
-            ruleset, policies = _ruleset(root, long), _policies(root)
+            sizes, old = _chain_sizes(), _old(root)
+            long = {name: count for name, count in sizes.items() if count > _LONG}
+            ruleset, policies = _ruleset(root, sizes, long), _policies(root)
             if started is None:
                 kind, active, rules = _of_rules(ruleset, old)
             else:
@@ -125,14 +126,14 @@ def _of_rules(
     return ("none", False, []) if ruleset is not None else (None, None, None)
 
 
-def _ruleset(root: list[str], long: dict[str, int] | None) -> list[str] | None:
+def _ruleset(root: list[str], sizes: dict[str, int], long: dict[str, int]) -> list[str] | None:
     """All rules as nft has them, but those of tables with a long chain; None: it does not tell."""
     nft = tool("nft")
     if nft is None:
         return []
     asked = [["ruleset"]]
     if long:
-        tables = dict.fromkeys(tuple(chain.split()[:2]) for chain in _chain_sizes())
+        tables = dict.fromkeys(tuple(chain.split()[:2]) for chain in sizes)
         unwanted = {tuple(chain.split()[:2]) for chain in long}
         asked = [["table", *each] for each in tables if each not in unwanted]
     found: list[str] = []
@@ -145,14 +146,8 @@ def _ruleset(root: list[str], long: dict[str, int] | None) -> list[str] | None:
     return _lines(found)
 
 
-def long_chains() -> dict[str, int]:
-    """{chain, as nft names it: its rules} of those through which a packet takes long. None are
-    known to who may not ask.
-    """
-    return {name: count for name, count in _chain_sizes().items() if count > _LONG}
-
-
 def _chain_sizes() -> dict[str, int]:
+    """{chain, as nft names it: its rules}. None are known to who may not ask."""
     try:
         return dict(netlink.chains()) if netlink.can_ask() else {}
     except OSError:
