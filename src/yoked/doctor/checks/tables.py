@@ -64,7 +64,7 @@ def disturbers(seen: Examination, wanted: Sequence[str]) -> Iterator[Entry]:
         for line in part(host, "tables", "neighbours") or ():
             words = line.split()
             if "proxy" in words and words[0] in wanted and words[0] not in own:
-                device = words[words.index("dev") + 1] if "dev" in words[:-1] else ""
+                device = next(iter(values(words, "dev")), "")
                 said = ["proxy", words[0], "dev", device]
                 fix = drop_entry(host.name, said, *_ip(words[0]), "neighbour")
                 yield Entry(host.name, f"the entry `{line}` of its neighbours", (fix,))
@@ -152,8 +152,7 @@ def _covers(text: str, address: str) -> int | None:
 
 
 def _table_of(line: str) -> int:
-    words = line.split()
-    name = words[words.index("table") + 1] if "table" in words[:-1] else "main"
+    name = next(iter(values(line.split(), "table")), "main")
     return _TABLES.get(name) or (int(name) if name.isdigit() else 0)
 
 
@@ -208,9 +207,7 @@ class _Rule:
 
     def value(self, name: str) -> str | None:
         """What stands behind a word."""
-        if name in self.words[:-1]:
-            return self.words[self.words.index(name) + 1]
-        return None
+        return next(iter(values(self.words, name)), None)
 
     def concerns(self, end: End) -> bool:
         """Whether packets from one end to the other may be those that it is about."""
