@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from yoked.doctor.checks.devices import is_bridged, on_the_way
 from yoked.doctor.checks.links import Link, failing, reached
-from yoked.doctor.checks.query import at, chosen_interface, part
+from yoked.doctor.checks.query import at, chosen_device, part
 from yoked.doctor.firewalls import cards_refused, changing, drops_outgoing, refusals
 from yoked.doctor.ipsec import Policy, policy_against
 from yoked.doctor.packets import Packet
@@ -159,8 +159,8 @@ def _data_passages(seen: Examination, dial: Dial, *, answer: bool = True) -> Ite
     for number, (first, second, ends) in enumerate(ways):
         # What comes back to the first packet is an answer to it.
         is_answer = answer or number > 0
-        leaves = _through(Packet(*ends, _device(seen, first), answer=is_answer), first)
-        comes = _through(Packet(*ends, _device(seen, second), answer=is_answer), second)
+        leaves = _through(Packet(*ends, chosen_device(seen, first), answer=is_answer), first)
+        comes = _through(Packet(*ends, chosen_device(seen, second), answer=is_answer), second)
         yield _Passage(first, "out", leaves, ends[1])
         yield _Passage(second, "in", comes, ends[0])
 
@@ -221,12 +221,7 @@ def _passages(link: Link) -> Iterator[_Passage]:
 def _interface(link: Link, host: HostSeen) -> str:
     """The device by which a host reaches the other."""
     taken = link.way("interface") if host == link.source else None
-    return str(taken or _device(link.seen, host))
-
-
-def _device(seen: Examination, host: HostSeen) -> str:
-    """That of the run, without a label."""
-    return str(chosen_interface(seen, host)).partition(":")[0]
+    return str(taken or chosen_device(link.seen, host))
 
 
 def _rules(link: Link, place: _Passage) -> list[Suspect] | None:

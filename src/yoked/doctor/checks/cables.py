@@ -23,6 +23,7 @@ from yoked.doctor.checks.interfaces import link_of, several
 from yoked.doctor.checks.path import Cause, Symptom
 from yoked.doctor.checks.query import (
     at,
+    chosen_device,
     chosen_interface,
     host_of_address,
     interface_kind,
@@ -294,7 +295,7 @@ def busy_link(seen: Examination) -> Iterator[Match]:
 
 def _others_rate(seen: Examination, host: HostSeen, side: str) -> float | None:
     """What went through the card of the run, where that is a part of what the link carries."""
-    interface = str(chosen_interface(seen, host)).partition(":")[0]
+    interface = chosen_device(seen, host)
     rate = at(part(host, "traffic", "cards", interface), f"{side}_bit_per_s")
     speed = at(link_of(host, interface), "speed_bit_per_s")
     bursts = [

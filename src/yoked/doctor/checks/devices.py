@@ -10,7 +10,7 @@ from itertools import pairwise
 from yoked.doctor.checks.query import (
     address_of,
     at,
-    chosen_interface,
+    chosen_device,
     mapping,
     own_interfaces,
     part,
@@ -101,7 +101,7 @@ def settings_near(end: End) -> Iterator[Entry]:
     """What was set of an interface on the way, and is set of none of the others' like it."""
     told, name = words_of(end.host), end.host.name
     others = [
-        words_of(each).get(str(chosen_interface(end.seen, each)).partition(":")[0], ())
+        words_of(each).get(chosen_device(end.seen, each), ())
         for each in end.seen.up
         if each != end.host
     ]
@@ -175,7 +175,7 @@ def _kind_words(words: Sequence[str]) -> list[str]:
 
 def tunnel_near(end: End) -> Iterator[Entry]:
     """The interface of the run is an end of a tunnel, and the two ends are not alike."""
-    there = str(chosen_interface(end.seen, end.other)).partition(":")[0]
+    there = chosen_device(end.seen, end.other)
     mine = _kind_words(words_of(end.host).get(end.device, []))
     theirs = _kind_words(words_of(end.other).get(there, []))
     if not mine or not theirs or mine[0] != theirs[0]:

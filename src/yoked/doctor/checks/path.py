@@ -21,7 +21,14 @@ from yoked.doctor.checks.blame import (
     changed_by_rules,
 )
 from yoked.doctor.checks.devices import End, on_the_way
-from yoked.doctor.checks.query import at, chosen_address, chosen_interface, mapping, part
+from yoked.doctor.checks.query import (
+    at,
+    chosen_address,
+    chosen_device,
+    chosen_interface,
+    mapping,
+    part,
+)
 from yoked.doctor.checks.tables import disturbers, entries_near
 from yoked.doctor.firewalls import allow, held_by, long_chains
 from yoked.doctor.repairs.base import by_hand
@@ -187,7 +194,7 @@ def _unlike(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]
         yield from _refusing(seen, dial, _ANY)
     for host, role, peer, _ in _ends(seen, dial):
         own = chosen_address(seen, host)
-        device = str(chosen_interface(seen, host)).partition(":")[0]
+        device = chosen_device(seen, host)
         other = seen.host(dial.target if role == "sends" else dial.source)
         if own is None or symptom in ("loses", "late"):
             continue
@@ -244,7 +251,7 @@ def _disturbing(seen: Examination, dial: Dial) -> Iterator[Oddity]:
     for entry in disturbers(seen, wanted):
         yield Oddity("entry", entry.host, entry.words, entry.fix)
     for host in seen.up:
-        device = str(chosen_interface(seen, host)).partition(":")[0]
+        device = chosen_device(seen, host)
         links = mapping(part(host, "links"))
         for line in _lines(links, device, "in"):
             sent_on = _SENT_ON.search(line)

@@ -78,6 +78,11 @@ def chosen_interface(seen: Examination, host: HostSeen) -> str | None:
     return dial.interface if dial else None
 
 
+def chosen_device(seen: Examination, host: HostSeen) -> str:
+    """The device of that interface: its name without a label."""
+    return str(chosen_interface(seen, host)).partition(":")[0]
+
+
 def vpn_is_meant(seen: Examination) -> bool:
     """Whether yoked.toml names a VPN's interface for every host that is up: nobody does by chance,
     and `yoked init` takes a VPN only where no cable leads.
