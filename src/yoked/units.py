@@ -184,6 +184,15 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
+def first_listed(words: Iterable[str], most: int = 3, others: int = 0) -> str:
+    """The first of some words as `listed` has them, and how many more there are. others: those that
+    are counted alone.
+    """
+    known = list(words)
+    others += max(0, len(known) - most)
+    return listed([*known[:most], *([plural(others, "other")] if others else [])])
+
+
 def listed(words: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *first, last = list(words) or [""]

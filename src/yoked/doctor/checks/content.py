@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -180,6 +180,12 @@ def data_differs(seen: Examination) -> Iterator[Match]:
     yield from _in_other_order(seen)
 
 
+def on_first_files(seen: Examination, word: str, names: Sequence[str]) -> Line:
+    """A command on the first of some files of the data; three dots stand for the others."""
+    line = joined(" ", (word, *(place_of(seen, each) for each in names[:_SHOWN])))
+    return joined("", (line, shell_line(" ..."))) if len(names) > _SHOWN else line
+
+
 def place_of(seen: Examination, name: str = "") -> Line:
     """The folder of the data, or what lies in it, as a word of a shell on a host, or here."""
     folder = seen.need.folders.get("data")
@@ -214,9 +220,8 @@ def _brought(seen: Examination, host: HostSeen, flaws: Mapping[str, str]) -> Ite
         if names:
             yield by_hand(
                 host.name,
-                "remove what is extra there, after a look at it: {line}{more}",
-                line=joined(" ", (word, *(place_of(seen, each) for each in names[:_SHOWN]))),
-                more=shell_line(" ...") if len(names) > _SHOWN else shell_line(""),
+                "remove what is extra there, after a look at it: {line}",
+                line=on_first_files(seen, word, names),
             )
 
 

@@ -19,7 +19,7 @@ from yoked.doctor.repairs.files import (
 )
 from yoked.doctor.repairs.packages import get_package
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.units import listed, plural
+from yoked.units import first_listed, listed
 
 _SHOWN = 3
 # By these every rank computes; in others a flaw may never be met.
@@ -223,7 +223,7 @@ def package_altered(seen: Examination) -> Iterator[Match]:
                 *_restored(seen, host, how, package, version, files),
                 severity="error" if is_bytecode or package in used else "warning",
                 how="bytecode" if is_bytecode else "",
-                files=_some(files, more),
+                files=first_listed(files, others=more),
                 package=f"{package} {version}",
                 flaw=_FLAWS.get(how, how),
                 others=(),
@@ -237,7 +237,7 @@ def flaws_of(host: HostSeen, package: str) -> str:
     for each in mapping(host.torch).get("altered") or ():
         if each.get("package") == package and each["how"] in _FLAWS:
             found.setdefault(each["how"], []).append(str(each["file"]))
-    words = [f"{_some(files)}: {_FLAWS[how]}" for how, files in found.items()]
+    words = [f"{first_listed(files)}: {_FLAWS[how]}" for how, files in found.items()]
     return f"; {listed(words)}" if words else ""
 
 
@@ -245,11 +245,6 @@ def _flaw_key(each: Mapping[str, Any]) -> tuple[object, ...]:
     # Environments lie elsewhere on each host.
     place = str(each["file"]).rpartition("-packages/")[2]
     return place, each["how"], each.get("found")
-
-
-def _some(files: list[str], more: int = 0) -> str:
-    more += max(0, len(files) - _SHOWN)
-    return listed([*files[:_SHOWN], *([f"{plural(more, 'other')}"] if more else [])])
 
 
 def _restored(
@@ -296,7 +291,7 @@ def _in_other_libraries(seen: Examination) -> Iterator[Match]:
                 ),
                 severity="error",
                 how="library",
-                files=_some(files),
+                files=first_listed(files),
                 package="",
                 flaw="",
                 others=others,

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.content import A_FOLDER, is_shadow, place_of, shown_name
+from yoked.doctor.checks.content import A_FOLDER, is_shadow, on_first_files, place_of, shown_name
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination, Fix
 from yoked.records.shell import Line, joined, quoted, shell_line
-from yoked.units import listed, plural
+from yoked.units import first_listed, listed
 
 _SHOWN = 3
 # A byte of a name that is no UTF-8, as os.fsdecode has it.
@@ -81,19 +81,13 @@ def data_odd(seen: Examination) -> Iterator[Match]:
                 (),
                 *_everywhere(seen, how, names),
                 how=how,
-                described=_some(said),
+                described=first_listed(said),
                 there=_also(seen, names),
             )
 
 
 def _is_text(name: str) -> bool:
     return _BEYOND_TEXT.search(name) is None
-
-
-def _some(words: Iterable[str]) -> str:
-    known = list(words)
-    more = [plural(len(known) - _SHOWN, "other")] if len(known) > _SHOWN else []
-    return listed([*known[:_SHOWN], *more])
 
 
 def _holders(seen: Examination, names: Iterable[str]) -> list[str]:
@@ -118,9 +112,7 @@ def _everywhere(seen: Examination, how: str, names: list[str]) -> Iterator[Fix]:
             for each in names[:_SHOWN]:
                 yield by_hand(host, "{line}", line=_renamed(place_of(seen), each))
             continue
-        line = joined(" ", (word, *(place_of(seen, each) for each in names[:_SHOWN])))
-        more = shell_line(" ...") if len(names) > _SHOWN else shell_line("")
-        yield by_hand(host, "{line}{more}", line=line, more=more)
+        yield by_hand(host, "{line}", line=on_first_files(seen, word, names))
 
 
 def _renamed(folder: Line | None, name: str) -> Line:
@@ -174,7 +166,7 @@ def program_odd(seen: Examination) -> Iterator[Match]:
             (),
             by_hand("", "mend it here; what is here is what each host gets"),
             how="broken",
-            names=_some(map(shown_name, broken)),
+            names=first_listed(map(shown_name, broken)),
             it="",
         )
     for kind in ("left", "left_named"):
@@ -192,7 +184,7 @@ def program_odd(seen: Examination) -> Iterator[Match]:
             ),
             severity="error" if kind == "left" else "warning",
             how=kind,
-            names=_some(left),
+            names=first_listed(left),
             it="it" if len(left) == 1 else "them",
         )
     for how in ("special", "misnamed"):
@@ -202,7 +194,7 @@ def program_odd(seen: Examination) -> Iterator[Match]:
                 *_put_right(how, names),
                 severity="warning",
                 how="special" if how == "special" else "name",
-                names=_some(map(shown_name, names)),
+                names=first_listed(map(shown_name, names)),
                 it="",
             )
 
