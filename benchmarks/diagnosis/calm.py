@@ -7,6 +7,10 @@ A part is a run on two hosts of a lab, with evaluations, saves and compiles of i
 somebody else's program takes half of a core for 20 s, a debugger stops a rank, or a host sleeps for
 a minute under `--on-fault wait`. Each part has a file in results/calm/; one that is there is not
 made again. As root.
+
+A slow processor that is told is so where somebody's program was started on that host, where a
+witness on the rank's core (on any, where it waits for one) needs longer for its own work, too
+(witness.py), or where programs of no lab take the cores.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ sys.path.insert(0, str(HERE))
 from inject import trigger  # noqa: E402
 from stage import ACTS, MODEL, Run, Stage, own_state, stage  # noqa: E402
 from told import Told, told_by  # noqa: E402
+from witness import Witness  # noqa: E402
 
 RESULTS = HERE / "results" / "calm"
 _LOOK_S = 0.1
@@ -40,6 +45,8 @@ _BUSY_S, _DEBUG_S, _SLEEP_S = 20.0, (5.0, 25.0), 60.0
 _AFTER_S = 6.0
 # A host that wakes has old packets and a cold cache.
 _AFTER_SLEEP_S = 20.0
+# The same work takes so many times as long, or others take so many cores: this machine is slow.
+_SLOWER, _OTHERS = 1.25, 0.3
 _HALF_A_CORE = (
     "import time\n"
     "while True:\n"
@@ -61,17 +68,20 @@ class Event:
 
 @dataclass
 class Saying:
-    """A cause that was told, at how much load, and whether it is so."""
+    """A cause that was told, and whether it is so. slower: by what a witness on the rank's core
+    needed longer then; others: cores that programs of no lab took.
+    """
 
     told: Told
-    stolen: float
+    slower: float
+    others: float
     true: bool
 
 
 @dataclass
 class Part:
-    """A run. ended: by itself, which none may. stolen: share of the machine's time that its own
-    host took, over the last seconds.
+    """A run. ended: by itself, which none may. looks: at the machine; slow, taken: in how many of
+    them a witness was slow on some core, or programs of no lab took cores.
     """
 
     kind: str
@@ -82,6 +92,9 @@ class Part:
     ended: bool = False
     events: list[Event] = field(default_factory=list)
     said: list[Saying] = field(default_factory=list)
+    looks: int = 0
+    slow: int = 0
+    taken: int = 0
     load: list[float] = field(default_factory=list)
     trouble: str = ""
 
@@ -204,7 +217,16 @@ def make(kind: Kind, seed: int, minutes: float) -> Part:
 def _follow(own: Stage, kind: Kind, part: Part, dice: Random, minutes: float) -> None:
     run = own.launch(kind.words[0], kind.words[1:], on_fault=kind.on_fault)
     part.began_s = time.time()
-    watch = _Watch(run, part)
+    with Witness() as witness:
+        _happen(own, run, kind, part, dice, _Watch(run, part, witness), minutes)
+    part.seconds = round(time.time() - part.began_s, 1)
+    part.steps = run.least_steps
+    own.clear(run)
+
+
+def _happen(
+    own: Stage, run: Run, kind: Kind, part: Part, dice: Random, watch: _Watch, minutes: float
+) -> None:
     # From the very start: a compile is in it.
     watch.until(lambda: run.least_steps >= 10, _STARTED_S)
     own.await_steps(run, 10)
@@ -221,18 +243,14 @@ def _follow(own: Stage, kind: Kind, part: Part, dice: Random, minutes: float) ->
             watch.for_s(lasts_s)
         event.until_s = time.time()
     watch.for_s(_AFTER_S)
-    part.seconds = round(time.time() - part.began_s, 1)
-    part.steps = run.least_steps
-    own.clear(run)
 
 
 class _Watch:
     """Looks at what is told all the time, and judges it by what happens."""
 
-    def __init__(self, run: Run, part: Part) -> None:
-        self._run, self._part = run, part
+    def __init__(self, run: Run, part: Part, witness: Witness) -> None:
+        self._run, self._part, self._witness = run, part, witness
         self._told = set[object]()
-        self._stolen: list[tuple[float, int, int]] = [(time.time(), *_stolen())]
 
     def for_s(self, seconds: float) -> None:
         self.until(lambda: False, seconds)
@@ -244,9 +262,11 @@ class _Watch:
             time.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        now_s = time.time()
-        if now_s - self._stolen[-1][0] > 1.0:
-            self._stolen = [*self._stolen[-5:], (now_s, *_stolen())]
+        part, witness = self._part, self._witness
+        witness.look({rank: process.pid for rank, process in self._run.ranks.items()})
+        part.looks += 1
+        part.slow += witness.slower() >= _SLOWER
+        part.taken += witness.others >= _OTHERS
         now = set[object]()
         for host in self._run.hosts:
             for told in told_by(host, self._run.read(host, "diagnosis.json")):
@@ -254,22 +274,17 @@ class _Watch:
                 now.add(key)
                 # One that passes and comes again is told again.
                 if key not in self._told:
-                    true = _is_true(told, self._part.events)
-                    self._part.said.append(Saying(told, self._share_stolen, true))
+                    part.said.append(self._judged(told))
             if self._run.read(host, "outcome.json"):
-                self._part.ended = True
+                part.ended = True
         self._told = now
 
-    @property
-    def _share_stolen(self) -> float:
-        (_, stolen, whole), (_, stolen_now, whole_now) = self._stolen[0], self._stolen[-1]
-        return round((stolen_now - stolen) / max(1, whole_now - whole), 3)
-
-
-def _stolen() -> tuple[int, int]:
-    """Ticks that this machine's own host took, and all. Source: proc_stat(5)."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
-    return ticks[7], sum(ticks[:8])
+    def _judged(self, told: Told) -> Saying:
+        # Both hosts' ranks wait for both cores, and each needs more of the one that it is on.
+        rank = None if "waits for a core" in told.what else told.rank
+        slower, others = self._witness.slower(rank), self._witness.others
+        is_slow = told.code == "cpu-slow" and (slower >= _SLOWER or others >= _OTHERS)
+        return Saying(told, slower, others, is_slow or _is_true(told, self._part.events))
 
 
 def _is_true(told: Told, events: Sequence[Event]) -> bool:
@@ -286,7 +301,8 @@ def _is_true(told: Told, events: Sequence[Event]) -> bool:
 
 
 def summary(results: Path) -> str:
-    head = ["part", "minutes", "steps", "happened", "told, and so", "told, and not so", "ended"]
+    head = ["part", "minutes", "steps", "happened", "machine slow", "cores taken"]
+    head += ["told, and so", "told, and not so", "ended"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     minutes = 0.0
     for path in sorted(results.glob("*.json")):
@@ -297,6 +313,7 @@ def summary(results: Path) -> str:
         told = [[each["told"]["code"] for each in part["said"] if each["true"] is true]
                 for true in (True, False)]  # fmt: skip
         cells = [path.stem, f"{part['seconds'] / 60:.1f}", str(part["steps"]), happened]
+        cells += [f"{part[name] / max(1, part['looks']):.0%}" for name in ("slow", "taken")]
         cells += [", ".join(f"{codes.count(code)} {code}" for code in sorted(set(codes)))
                   for codes in told]  # fmt: skip
         lines.append(f"| {' | '.join([*cells, 'yes' if part['ended'] else ''])} |")
@@ -345,7 +362,7 @@ def line_of(part: Part) -> str:
     line += f"{len(part.events)} events, {len(part.said)} told, {len(wrong)} not so"
     for each in wrong:
         at_s = each.told.at_s - part.began_s
-        line += f"\n  after {at_s:.0f} s: {each.told}, stolen {each.stolen}"
+        line += f"\n  after {at_s:.0f} s: {each.told}, slower {each.slower}, others {each.others}"
     return line + (" ENDED" if part.ended else "") + (f" {part.trouble}" if part.trouble else "")
 
 
