@@ -37,6 +37,7 @@ class Witness:
         self._folder = tempfile.TemporaryDirectory(prefix="yw-")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._files: dict[int, TextIO] = {}
+        self._rest: dict[int, str] = {}
         # By core: when, and the core's seconds that the work took.
         self._took: dict[int, deque[tuple[float, float]]] = {}
         # By rank: when it was seen on which core.
@@ -54,6 +55,7 @@ class Witness:
                 )
             self._processes.append(process)
             self._files[cpu] = path.open()
+            self._rest[cpu] = ""
             self._took[cpu] = deque()
         return self
 
@@ -74,7 +76,9 @@ class Witness:
         """Take what is new. pids: of the ranks."""
         now_s = time.time()
         for cpu, file in self._files.items():
-            for line in file:
+            # A line that is not whole yet is read with the next look.
+            *lines, self._rest[cpu] = (self._rest[cpu] + file.read()).split("\n")
+            for line in lines:
                 at_s, took_s = map(float, line.split())
                 self._took[cpu].append((at_s, took_s))
             _forget(self._took[cpu], now_s - _BEFORE_S)
