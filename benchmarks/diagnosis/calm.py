@@ -218,31 +218,26 @@ def _follow(own: Stage, kind: Kind, part: Part, dice: Random, minutes: float) ->
     run = own.launch(kind.words[0], kind.words[1:], on_fault=kind.on_fault)
     part.began_s = time.time()
     with Witness() as witness:
-        _happen(own, run, kind, part, dice, _Watch(run, part, witness), minutes)
+        watch = _Watch(run, part, witness)
+        # From the very start: a compile is in it.
+        watch.until(lambda: run.least_steps >= 10, _STARTED_S)
+        own.await_steps(run, 10)
+        until_s = part.began_s + 60.0 * minutes
+        while time.time() < until_s and not part.ended:
+            watch.for_s(dice.uniform(*_BETWEEN_S))
+            name, rank = dice.choice(kind.happens), dice.randrange(len(own.hosts))
+            lasts_s = _lasts_s(name, dice)
+            if time.time() + lasts_s > until_s or part.ended:
+                break
+            event = Event(name, own.hosts[rank], time.time())
+            part.events.append(event)
+            with _HAPPEN[name](own, run, rank):
+                watch.for_s(lasts_s)
+            event.until_s = time.time()
+        watch.for_s(_AFTER_S)
     part.seconds = round(time.time() - part.began_s, 1)
     part.steps = run.least_steps
     own.clear(run)
-
-
-def _happen(
-    own: Stage, run: Run, kind: Kind, part: Part, dice: Random, watch: _Watch, minutes: float
-) -> None:
-    # From the very start: a compile is in it.
-    watch.until(lambda: run.least_steps >= 10, _STARTED_S)
-    own.await_steps(run, 10)
-    until_s = part.began_s + 60.0 * minutes
-    while time.time() < until_s and not part.ended:
-        watch.for_s(dice.uniform(*_BETWEEN_S))
-        name, rank = dice.choice(kind.happens), dice.randrange(len(own.hosts))
-        lasts_s = _lasts_s(name, dice)
-        if time.time() + lasts_s > until_s or part.ended:
-            break
-        event = Event(name, own.hosts[rank], time.time())
-        part.events.append(event)
-        with _HAPPEN[name](own, run, rank):
-            watch.for_s(lasts_s)
-        event.until_s = time.time()
-    watch.for_s(_AFTER_S)
 
 
 class _Watch:

@@ -10,6 +10,7 @@ this machine take that are of no lab is summed up.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -21,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
+
+from yoked.core.proc import ProcessId
 
 # The newest, which are compared with those before them.
 _NOW_S, _BEFORE_S = 3.0, 60.0
@@ -42,7 +45,8 @@ class Witness:
         self._took: dict[int, deque[tuple[float, float]]] = {}
         # By rank: when it was seen on which core.
         self._seen: dict[int, deque[tuple[float, int]]] = {}
-        self._others: deque[tuple[float, float]] = deque([(time.time(), _others_s(set()))])
+        # When, and the seconds that others took so far.
+        self._others: deque[tuple[float, float]] = deque()
 
     def __enter__(self) -> Self:
         for cpu in sorted(os.sched_getaffinity(0)):
@@ -57,6 +61,7 @@ class Witness:
             self._files[cpu] = path.open()
             self._rest[cpu] = ""
             self._took[cpu] = deque()
+        self._look_at_others()
         return self
 
     def __exit__(
@@ -88,10 +93,13 @@ class Witness:
                 seen.append((now_s, cpu))
                 _forget(seen, now_s - _NOW_S)
         if now_s - self._others[-1][0] >= 1.0:
-            own = {os.getpid(), *(each.pid for each in self._processes)}
-            self._others.append((now_s, _others_s(own)))
-            if len(self._others) > 1 + _NOW_S:
-                self._others.popleft()
+            self._look_at_others()
+
+    def _look_at_others(self) -> None:
+        own = {os.getpid(), *(each.pid for each in self._processes)}
+        self._others.append((time.time(), _others_s(own)))
+        if len(self._others) > 1 + _NOW_S:
+            self._others.popleft()
 
     def slower(self, rank: int | None = None) -> float:
         """By what the same work takes longer now than in the last minute, as the medians have it:
@@ -123,11 +131,16 @@ def _forget(found: deque[tuple[float, Any]], until_s: float) -> None:
         found.popleft()
 
 
+def _fields(pid: int) -> list[str]:
+    """From the state on. Raises OSError where it is gone. Source: proc_pid_stat(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def _core_of(pid: int) -> int | None:
-    """Where a process ran last; None: it is gone. Source: proc_pid_stat(5)."""
+    """Where a process ran last; None: it is gone."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[36])
-    except (OSError, IndexError):
+        return int(_fields(pid)[36])
+    except OSError:
         return None
 
 
@@ -135,17 +148,11 @@ def _others_s(own: set[int]) -> float:
     """Seconds that all processes of this PID namespace and their ended children took: a host of a
     lab has one of its own. own: those that are not counted.
     """
-    namespace = os.readlink("/proc/self/ns/pid")
     ticks = 0
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) in own:
-            continue
-        try:
-            if os.readlink(folder / "ns/pid") == namespace:
-                words = (folder / "stat").read_text().rpartition(")")[2].split()
-                ticks += sum(map(int, words[11:15]))
-        except (OSError, IndexError):
-            continue
+    for pid in {int(path.name) for path in Path("/proc").glob("[0-9]*")} - own:
+        with contextlib.suppress(OSError):
+            if ProcessId.of(pid).shares("pid"):
+                ticks += sum(map(int, _fields(pid)[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
