@@ -206,6 +206,8 @@ class RunHistory:
         self.usual: Pace | None = None
         # Since when it has been slower than that, without a break; None: it is not.
         self.slow_since_s: float | None = None
+        # The rank that is slower although nothing shows why, and since when (diagnosis/slow.py).
+        self.no_reason: tuple[int, float] | None = None
         # Who sets the pace, and since when (diagnosis/gate.py).
         self.gate: tuple[object, float] | None = None
 

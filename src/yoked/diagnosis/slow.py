@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from yoked.diagnosis.cause import Cause, Code
 from yoked.diagnosis.history import LinkPace, Pace, RunHistory
@@ -34,6 +34,11 @@ _BESIDE, _MANY_BESIDE = 0.3, 1.0
 # known.
 _LOWER_CLOCK, _LOW_CLOCK = 0.85, 0.6
 _SWAPS = 1e6
+# Of what held_back finds, the names that stand for a reason.
+_HELD_BACK = {"limited", "stolen", "program", "hot", "battery", "clock_hz", "swapped_bytes_per_s"}
+# A core that does the same work more slowly, without a reason that its host sees: on a machine
+# whose caches or memory others share this passes after some seconds.
+_NO_REASON_S = 10.0
 
 
 def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
@@ -41,11 +46,12 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
     usual = history.usual
     times = times_slower(usual, now)
     if usual is None or usual.step_s is None or times is None:
-        history.slow_since_s = None
+        history.slow_since_s = history.no_reason = None
         return
     since_s = slow_for_s(history)
     if not has_settled(history, now):
         return
+    no_reason, history.no_reason = history.no_reason, None
     longer_s = (times - 1) * usual.step_s
     grew = {
         # Of several threads each does a part of it.
@@ -61,7 +67,10 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
     if rank is not None and explains and not more:
         # Lost packets cost CPU time, too. They make nobody wait for a core.
         slow = _slow_rank(history, rank, usual, now, times)
-        yield slow if slow.params["delayed"] or not losing else links[0]
+        if losing and not slow.params["delayed"]:
+            yield links[0]
+        elif _has_reason(slow) or _lasts(history, rank, no_reason):
+            yield slow
         return
     loads = [
         each
@@ -140,6 +149,29 @@ def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: fl
     if last is not None and last.machine is not None:
         params |= held_back(usual.machines.get(node), last.machine, delayed=delayed)
     return Cause("cpu-slow", (node,), slow_for_s(history), "likely", rank=rank, params=params)
+
+
+def _has_reason(slow: Cause) -> bool:
+    """Whether a slow processor's host sees why: its rank waits for a core, or something holds it
+    back.
+    """
+    return bool(slow.params["delayed"]) or not slow.params.keys().isdisjoint(_HELD_BACK)
+
+
+def _lasts(history: RunHistory, rank: int, before: tuple[int, float] | None) -> bool:
+    """Whether this rank has been slow without a reason, and without a break, for long.
+
+    before: the rank of which that was so a moment ago, and since when.
+    """
+    since_s = before[1] if before is not None and before[0] == rank else history.now_s
+    history.no_reason = (rank, since_s)
+    return history.now_s - since_s >= _NO_REASON_S
+
+
+def slow_hosts(history: RunHistory, told: Iterable[Cause]) -> set[int]:
+    """Hosts whose processor is slow for a rank, as these causes tell or may tell soon."""
+    hosts = {node for cause in told if cause.code == "cpu-slow" for node in cause.nodes}
+    return hosts if history.no_reason is None else hosts | {history.node_of(history.no_reason[0])}
 
 
 def held_back(usual: Machine | None, now: Machine, *, delayed: bool) -> dict[str, object]:

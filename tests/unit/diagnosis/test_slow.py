@@ -12,7 +12,7 @@ from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.history import Pace, RankPace, Step
 from yoked.diagnosis.pace import all_do_more, learn, pace_now, times_slower
 from yoked.diagnosis.rules import causes
-from yoked.diagnosis.slow import held_back, slow_downs
+from yoked.diagnosis.slow import held_back, slow_downs, slow_hosts
 from yoked.diagnosis.vitals import Machine, Vitals
 from yoked.diagnosis.words import words_of
 
@@ -185,16 +185,57 @@ def test_a_second_slow_down_has_a_beginning_of_its_own() -> None:
     assert abs(slow_after(run, 5, change)) <= 1.0
 
 
+def more_for_the_same(run: Run) -> None:
+    """Rank 0 needs more of its core for the same work."""
+    slower(run)
+    run.hosts[0].cpu = 0.9
+
+
 def test_a_processor_with_a_lower_clock_is_named() -> None:
     def change(run: Run) -> None:
-        slower(run)
-        run.hosts[0].cpu = 0.9
+        more_for_the_same(run)
+        run.hosts[0].machine = replace(WELL, clock_hz=1.2e9)
 
-    cause, steps = Run().steps_until_told(change)
+    run = Run()
+    run.hosts[0].machine = WELL
+    cause, steps = run.steps_until_told(change)
 
     assert (cause.code, cause.rank) == ("cpu-slow", 0)
     assert cause.params["delayed"] is False
     assert steps <= 10
+
+
+def test_a_processor_that_is_slower_without_a_reason_is_named_after_ten_seconds() -> None:
+    run = Run()
+    cause, _ = run.steps_until_told(more_for_the_same)
+
+    assert (cause.code, cause.rank) == ("cpu-slow", 0)
+    assert 10.0 <= run.told.now_s - run.changed_s <= 15.0
+
+
+def test_a_host_is_looked_at_more_closely_before_its_rank_is_named() -> None:
+    run = Run()
+    for _ in range(60):
+        assert run.look() == []
+    assert slow_hosts(run.told.history, []) == set()
+    more_for_the_same(run)
+    for _ in range(int(8.0 / PERIOD_S)):
+        assert run.look() == []
+
+    assert slow_hosts(run.told.history, []) == {0}
+    assert slow_hosts(run.told.history, [Cause("cpu-slow", (1,), 1.0, "likely")]) == {0, 1}
+
+
+def test_a_processor_that_is_slower_for_some_seconds_now_and_then_is_not_named() -> None:
+    run = Run()
+    for _ in range(4):
+        for _ in range(60):
+            assert run.look() == []
+        more_for_the_same(run)
+        for _ in range(int(8.0 / PERIOD_S)):
+            assert run.look() == []
+        slower(run, times=0.5)
+        run.hosts[0].cpu = run.hosts[1].cpu
 
 
 WELL = Machine(limited=0.0, clock_hz=3.3e9, most_hz=4.1e9, hot=0.0, on_battery=False)

@@ -26,6 +26,7 @@ from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.nccl import network_of
 from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
+from yoked.diagnosis.slow import slow_hosts
 from yoked.diagnosis.vitals import Ended, Vitals
 from yoked.diagnosis.words import words_of
 from yoked.launch.bootstrap.job import Job
@@ -99,7 +100,7 @@ class Watch:
         pids = {rank: pid for rank, pid in pids.items() if rank not in over}
         files = {rank: self._job.record_file(self._generation, rank) for rank in pids}
         own = self._job.node_rank
-        slow = any(cause.code == "cpu-slow" and own in cause.nodes for cause in self.causes)
+        slow = own in slow_hosts(self._history, self.causes)
         seen = self._looker.look(pids, files, ended, slow=slow)
         self._history.take(own, seen, now_s)
         self._history.tick(now_s)
