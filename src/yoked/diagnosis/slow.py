@@ -125,12 +125,11 @@ def _what_of(usual: LinkPace, now: LinkPace, *, more: bool) -> Code | None:
     queued = now.rtt_s >= _QUEUED * usual.rtt_s
     if now.lost >= LOST and now.lost >= 3 * usual.lost and not queued:
         return "packets-lost"
-    carries = now.bytes_per_s / max(usual.bytes_per_s, 1.0)
+    if now.bytes_per_s >= _CARRIES * usual.bytes_per_s:
+        return None
     waits = now.busy >= 0.5 and now.busy > usual.busy
     waits = waits and now.rtt_s >= _TAKES_LONGER * usual.rtt_s
-    if waits and carries < _CARRIES and not more:
-        return "link-slow"
-    return "link-slow" if queued else None
+    return "link-slow" if queued or (waits and not more) else None
 
 
 def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: float) -> Cause:

@@ -65,7 +65,7 @@ def _computes(history: RunHistory, node: int, vitals: RankVitals) -> bool:
 def wait_of(vitals: RankVitals) -> Wait | None:
     """What a rank waits for, however short; None: it waits for no other rank."""
     recorded = vitals.recorded
-    if recorded is None or recorded.age_s >= NATIVE_S:
+    if recorded is None or recorded.age_s >= NATIVE_S or activity_of(vitals) == "debugged":
         return None
     if recorded.awaits is not None:
         told = recorded.awaits

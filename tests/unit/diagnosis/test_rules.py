@@ -71,6 +71,17 @@ def test_a_rank_in_a_debugger_is_no_fault() -> None:
         first_told(lambda age_s: (waits(0, age_s), alive(rank(1, recorded=traced))))
 
 
+def test_a_rank_that_a_debugger_stops_while_it_waits_is_no_fault() -> None:
+    def look(age_s: float) -> tuple[Vitals, Vitals]:
+        # Its recorder stands, too, and has it wait for the other.
+        stood = replace(awaiting("rank 0's gradients", (0,), 0.1), age_s=age_s)
+        other = awaiting("rank 1's gradients", (1,), age_s)
+        return alive(rank(0, recorded=other)), alive(rank(1, state="t", recorded=stood))
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(look)
+
+
 def test_a_mount_that_does_not_answer_is_told_with_the_line() -> None:
     stuck = recorded(frames=(IN_PROGRAM,), frames_age_s=3.0)
     cause, after_s = first_told(

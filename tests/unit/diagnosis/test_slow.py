@@ -307,6 +307,16 @@ def test_a_link_with_a_queue_before_it_is_slow() -> None:
     assert steps <= 10
 
 
+def test_a_link_that_carries_what_it_did_is_not_slow_though_packets_take_longer() -> None:
+    def change(run: Run) -> None:
+        slower(run)
+        for host in run.hosts:
+            host.bytes_per_s, host.rtt_s, host.unsent = 0.9 * 50e6, 2e-2, 10**6
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        Run().steps_until_told(change)
+
+
 @pytest.mark.parametrize(("rtt_s", "told"), [(2.5e-4, False), (6e-4, True)])
 def test_a_link_that_carries_less_is_slow_only_where_packets_take_longer(
     rtt_s: float, told: bool
