@@ -69,12 +69,13 @@ class Event:
 @dataclass
 class Saying:
     """A cause that was told, and whether it is so. slower: by what a witness on the rank's core
-    needed longer then; others: cores that programs of no lab took.
+    needed longer then; others: cores that programs of no lab took; busiest: programs, and theirs.
     """
 
     told: Told
     slower: float
     others: float
+    busiest: list[tuple[str, float]]
     true: bool
 
 
@@ -279,7 +280,8 @@ class _Watch:
         rank = None if "waits for a core" in told.what else told.rank
         slower, others = self._witness.slower(rank), self._witness.others
         is_slow = told.code == "cpu-slow" and (slower >= _SLOWER or others >= _OTHERS)
-        return Saying(told, slower, others, is_slow or _is_true(told, self._part.events))
+        true = is_slow or _is_true(told, self._part.events)
+        return Saying(told, slower, others, self._witness.busiest, true)
 
 
 def _is_true(told: Told, events: Sequence[Event]) -> bool:
@@ -357,7 +359,7 @@ def line_of(part: Part) -> str:
     line += f"{len(part.events)} events, {len(part.said)} told, {len(wrong)} not so"
     for each in wrong:
         at_s = each.told.at_s - part.began_s
-        line += f"\n  after {at_s:.0f} s: {each.told}, slower {each.slower}, others {each.others}"
+        line += f"\n  after {at_s:.0f} s: {each.told}, slower {each.slower}, {each.busiest}"
     return line + (" ENDED" if part.ended else "") + (f" {part.trouble}" if part.trouble else "")
 
 

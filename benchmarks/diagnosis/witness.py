@@ -5,7 +5,7 @@ usage: witness.py CPU
 Two hosts of a lab are one machine, which shares its cores with other machines. On each core a
 witness does the same small work five times a second, and takes the core's time that it needs: a
 neighbour on the same physical core, or a lower clock, makes it need more. Besides, what programs of
-this machine take that are of no lab is summed up.
+this machine take is summed up, by their names and by whether they are of a lab.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Witness:
         self._took: dict[int, deque[tuple[float, float]]] = {}
         # By rank: when it was seen on which core.
         self._seen: dict[int, deque[tuple[float, int]]] = {}
-        # When, and the seconds that others took so far.
-        self._others: deque[tuple[float, float]] = deque()
+        # When, and the seconds that each took so far, by whether it is of a lab, and its name.
+        self._programs: deque[tuple[float, Counter[tuple[bool, str]]]] = deque()
 
     def __enter__(self) -> Self:
         for cpu in sorted(os.sched_getaffinity(0)):
@@ -61,7 +61,7 @@ class Witness:
             self._files[cpu] = path.open()
             self._rest[cpu] = ""
             self._took[cpu] = deque()
-        self._look_at_others()
+        self._look_at_programs()
         return self
 
     def __exit__(
@@ -92,14 +92,14 @@ class Witness:
                 seen = self._seen.setdefault(rank, deque())
                 seen.append((now_s, cpu))
                 _forget(seen, now_s - _NOW_S)
-        if now_s - self._others[-1][0] >= 1.0:
-            self._look_at_others()
+        if now_s - self._programs[-1][0] >= 1.0:
+            self._look_at_programs()
 
-    def _look_at_others(self) -> None:
+    def _look_at_programs(self) -> None:
         own = {os.getpid(), *(each.pid for each in self._processes)}
-        self._others.append((time.time(), _others_s(own)))
-        if len(self._others) > 1 + _NOW_S:
-            self._others.popleft()
+        self._programs.append((time.time(), _programs_s(own)))
+        if len(self._programs) > 1 + _NOW_S:
+            self._programs.popleft()
 
     def slower(self, rank: int | None = None) -> float:
         """By what the same work takes longer now than in the last minute, as the medians have it:
@@ -122,8 +122,22 @@ class Witness:
     @property
     def others(self) -> float:
         """Cores that programs took in the last seconds that are of no lab."""
-        (from_s, then_s), (until_s, now_s) = self._others[0], self._others[-1]
-        return round(max(0.0, now_s - then_s) / max(1.0, until_s - from_s), 2)
+        taken = (cores for (of_lab, _), cores in self._cores().items() if not of_lab)
+        return round(max(0.0, sum(taken)), 2)
+
+    @property
+    def busiest(self) -> list[tuple[str, float]]:
+        """The names of the programs that took the most cores in the last seconds, and how many."""
+        found = [
+            (f"{name}{' of a lab' if of_lab else ''}", round(cores, 2))
+            for (of_lab, name), cores in self._cores().most_common(6)
+        ]
+        return [(name, cores) for name, cores in found if cores > 0]
+
+    def _cores(self) -> Counter[tuple[bool, str]]:
+        (from_s, then), (until_s, now) = self._programs[0], self._programs[-1]
+        took_s = max(1.0, until_s - from_s)
+        return Counter({each: (now[each] - then[each]) / took_s for each in now})
 
 
 def _forget(found: deque[tuple[float, Any]], until_s: float) -> None:
@@ -144,16 +158,19 @@ def _core_of(pid: int) -> int | None:
         return None
 
 
-def _others_s(own: set[int]) -> float:
-    """Seconds that all processes of this PID namespace and their ended children took: a host of a
-    lab has one of its own. own: those that are not counted.
+def _programs_s(own: set[int]) -> Counter[tuple[bool, str]]:
+    """Seconds that all processes and their ended children took, by whether they are of a lab, a
+    host of which has a PID namespace of its own, and by their names. own: those not counted.
     """
-    ticks = 0
+    found: Counter[tuple[bool, str]] = Counter()
     for pid in {int(path.name) for path in Path("/proc").glob("[0-9]*")} - own:
         with contextlib.suppress(OSError):
-            if ProcessId.of(pid).shares("pid"):
-                ticks += sum(map(int, _fields(pid)[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+            ticks = sum(map(int, _fields(pid)[11:15]))
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            found[not ProcessId.of(pid).shares("pid"), name] += ticks
+    for each in found:
+        found[each] /= os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _work(cpu: int) -> None:
