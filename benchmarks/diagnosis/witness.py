@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -33,6 +34,15 @@ _SIDE, _TIMES = 256, 3
 _WAS_THERE = 0.3
 
 
+@dataclass(frozen=True)
+class _Process:
+    """took_s: with its ended children, so far."""
+
+    of_lab: bool
+    name: str
+    took_s: float
+
+
 class Witness:
     """A witness on each core, from enter to exit; look() has to be called often."""
 
@@ -45,8 +55,7 @@ class Witness:
         self._took: dict[int, deque[tuple[float, float]]] = {}
         # By rank: when it was seen on which core.
         self._seen: dict[int, deque[tuple[float, int]]] = {}
-        # When, and the seconds that each took so far, by whether it is of a lab, and its name.
-        self._programs: deque[tuple[float, Counter[tuple[bool, str]]]] = deque()
+        self._programs: deque[tuple[float, dict[ProcessId, _Process]]] = deque()
 
     def __enter__(self) -> Self:
         for cpu in sorted(os.sched_getaffinity(0)):
@@ -97,7 +106,7 @@ class Witness:
 
     def _look_at_programs(self) -> None:
         own = {os.getpid(), *(each.pid for each in self._processes)}
-        self._programs.append((time.time(), _programs_s(own)))
+        self._programs.append((time.time(), _processes(own)))
         if len(self._programs) > 1 + _NOW_S:
             self._programs.popleft()
 
@@ -136,8 +145,12 @@ class Witness:
 
     def _cores(self) -> Counter[tuple[bool, str]]:
         (from_s, then), (until_s, now) = self._programs[0], self._programs[-1]
-        took_s = max(1.0, until_s - from_s)
-        return Counter({each: (now[each] - then[each]) / took_s for each in now})
+        cores: Counter[tuple[bool, str]] = Counter()
+        for process, seen in now.items():
+            # One that began since had taken nothing; the names of the kernel's own change.
+            took_s = seen.took_s - (then[process].took_s if process in then else 0.0)
+            cores[seen.of_lab, seen.name] += took_s / max(1.0, until_s - from_s)
+        return cores
 
 
 def _forget(found: deque[tuple[float, Any]], until_s: float) -> None:
@@ -158,18 +171,17 @@ def _core_of(pid: int) -> int | None:
         return None
 
 
-def _programs_s(own: set[int]) -> Counter[tuple[bool, str]]:
-    """Seconds that all processes and their ended children took, by whether they are of a lab, a
-    host of which has a PID namespace of its own, and by their names. own: those not counted.
-    """
-    found: Counter[tuple[bool, str]] = Counter()
+def _processes(own: set[int]) -> dict[ProcessId, _Process]:
+    """All that run, without own."""
+    found = {}
     for pid in {int(path.name) for path in Path("/proc").glob("[0-9]*")} - own:
         with contextlib.suppress(OSError):
+            process = ProcessId.of(pid)
             ticks = sum(map(int, _fields(pid)[11:15]))
             name = Path(f"/proc/{pid}/comm").read_text().strip()
-            found[not ProcessId.of(pid).shares("pid"), name] += ticks
-    for each in found:
-        found[each] /= os.sysconf("SC_CLK_TCK")
+            # A host of a lab has a PID namespace of its own.
+            of_lab = not process.shares("pid")
+            found[process] = _Process(of_lab, name, ticks / os.sysconf("SC_CLK_TCK"))
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from yoked.diagnosis.activity import Activity, activity_of
+from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.memory import MemoryTrace, Sample
 from yoked.diagnosis.vitals import Learning, Machine, RankVitals, Recorded, Vitals
 
@@ -192,6 +193,15 @@ class Pace:
         return self.ranks[rank].cpu_s / self.step_s if self.step_s else 0.0
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Something that may slow a run down, and is told once it has lasted. last_s: seen last."""
+
+    cause: Cause
+    since_s: float
+    last_s: float
+
+
 class RunHistory:
     """All hosts of a run. here: the node that listens, which hears itself without a network."""
 
@@ -206,8 +216,8 @@ class RunHistory:
         self.usual: Pace | None = None
         # Since when it has been slower than that, without a break; None: it is not.
         self.slow_since_s: float | None = None
-        # The rank that is slower although nothing shows why, and since when (diagnosis/slow.py).
-        self.no_reason: tuple[int, float] | None = None
+        # What may slow it down (diagnosis/slow.py).
+        self.doubt: Doubt | None = None
         # Who sets the pace, and since when (diagnosis/gate.py).
         self.gate: tuple[object, float] | None = None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from yoked.diagnosis.cause import Cause, Code
-from yoked.diagnosis.history import LinkPace, Pace, RunHistory
+from yoked.diagnosis.history import Doubt, LinkPace, Pace, RunHistory
 from yoked.diagnosis.pace import all_do_more, has_settled, slow_for_s, times_slower
 from yoked.diagnosis.vitals import Machine
 
@@ -36,9 +37,10 @@ _LOWER_CLOCK, _LOW_CLOCK = 0.85, 0.6
 _SWAPS = 1e6
 # Of what held_back finds, the names that stand for a reason.
 _HELD_BACK = {"limited", "stolen", "program", "hot", "battery", "clock_hz", "swapped_bytes_per_s"}
-# A core that does the same work more slowly, without a reason that its host sees: on a machine
-# whose caches or memory others share this passes after some seconds.
-_NO_REASON_S = 10.0
+# On a machine that is shared, much takes 1.3 times as long for some seconds: others use the caches,
+# the memory or a core, and its kernel may not see who. What is slower by less than this, or without
+# a reason that its host sees, is told once it has lasted.
+_MUCH_SLOWER, _HALF, _DOUBT_S, _BREAK_S = 1.5, 0.55, 10.0, 2.0
 
 
 def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
@@ -46,13 +48,20 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
     usual = history.usual
     times = times_slower(usual, now)
     if usual is None or usual.step_s is None or times is None:
-        history.slow_since_s = history.no_reason = None
+        history.slow_since_s = None
         return
-    since_s = slow_for_s(history)
+    # Asked for from the first slow look on: steps before it are forgotten in time.
+    slow_for_s(history)
     if not has_settled(history, now):
         return
-    no_reason, history.no_reason = history.no_reason, None
-    longer_s = (times - 1) * usual.step_s
+    slow = next(_slow_down(history, usual, now, times), None)
+    if slow is not None and (_is_plain(slow, times) or _lasts(history, slow)):
+        yield slow
+
+
+def _slow_down(history: RunHistory, usual: Pace, now: Pace, times: float) -> Iterator[Cause]:
+    """The likeliest first."""
+    longer_s = (times - 1) * (usual.step_s or 0.0)
     grew = {
         # Of several threads each does a part of it.
         rank: (pace.own_s - usual.ranks[rank].own_s) / max(1.0, usual.cores(rank))
@@ -67,10 +76,7 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
     if rank is not None and explains and not more:
         # Lost packets cost CPU time, too. They make nobody wait for a core.
         slow = _slow_rank(history, rank, usual, now, times)
-        if losing and not slow.params["delayed"]:
-            yield links[0]
-        elif _has_reason(slow) or _lasts(history, rank, no_reason):
-            yield slow
+        yield slow if slow.params["delayed"] or not losing else links[0]
         return
     loads = [
         each
@@ -79,12 +85,45 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
     ]
     if loads:
         params = {"times": times, "share": now.ranks[loads[0]].loading}
-        yield Cause("data-slow", (history.node_of(loads[0]),), since_s, "likely",
-                    rank=loads[0], params=params)  # fmt: skip
+        node, for_s = history.node_of(loads[0]), slow_for_s(history)
+        yield Cause("data-slow", (node,), for_s, "likely", rank=loads[0], params=params)
         return
     uneven_s = max(grew.values(), default=0.0) - min(grew.values(), default=0.0)
     if losing or uneven_s < _UNEVEN * longer_s:
         yield from links
+
+
+def _is_plain(slow: Cause, times: float) -> bool:
+    """Whether so much is slower, with a reason, that it is told at once."""
+    if slow.code == "packets-lost":
+        return True
+    if times < _MUCH_SLOWER:
+        return False
+    if slow.code == "link-slow":
+        return _figure(slow, "bytes_per_s") < _HALF * _figure(slow, "usual_bytes_per_s")
+    # It waits for a core, or its host sees what holds it back.
+    has_reason = bool(slow.params.get("delayed")) or not _HELD_BACK.isdisjoint(slow.params)
+    return has_reason or slow.code != "cpu-slow"
+
+
+def _figure(slow: Cause, name: str) -> float:
+    value = slow.params[name]
+    assert isinstance(value, float)
+    return value
+
+
+def _lasts(history: RunHistory, slow: Cause) -> bool:
+    """Whether what is not plain has been so for long, with short breaks at most."""
+    doubt, now_s = history.doubt, history.now_s
+    goes_on = doubt is not None and now_s - doubt.last_s <= _BREAK_S
+    if doubt is None or not goes_on or not _is_of_same(doubt.cause, slow):
+        doubt = Doubt(slow, now_s, now_s)
+    history.doubt = replace(doubt, last_s=now_s)
+    return now_s - doubt.since_s >= _DOUBT_S
+
+
+def _is_of_same(one: Cause, other: Cause) -> bool:
+    return (one.code, one.rank, set(one.nodes)) == (other.code, other.rank, set(other.nodes))
 
 
 def slow_links(history: RunHistory, now: Pace) -> Iterator[Cause]:
@@ -150,27 +189,13 @@ def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: fl
     return Cause("cpu-slow", (node,), slow_for_s(history), "likely", rank=rank, params=params)
 
 
-def _has_reason(slow: Cause) -> bool:
-    """Whether a slow processor's host sees why: its rank waits for a core, or something holds it
-    back.
-    """
-    return bool(slow.params["delayed"]) or not slow.params.keys().isdisjoint(_HELD_BACK)
-
-
-def _lasts(history: RunHistory, rank: int, before: tuple[int, float] | None) -> bool:
-    """Whether this rank has been slow without a reason, and without a break, for long.
-
-    before: the rank of which that was so a moment ago, and since when.
-    """
-    since_s = before[1] if before is not None and before[0] == rank else history.now_s
-    history.no_reason = (rank, since_s)
-    return history.now_s - since_s >= _NO_REASON_S
-
-
 def slow_hosts(history: RunHistory, told: Iterable[Cause]) -> set[int]:
     """Hosts whose processor is slow for a rank, as these causes tell or may tell soon."""
-    hosts = {node for cause in told if cause.code == "cpu-slow" for node in cause.nodes}
-    return hosts if history.no_reason is None else hosts | {history.node_of(history.no_reason[0])}
+    doubt = history.doubt
+    lately = doubt is not None and history.now_s - doubt.last_s <= _BREAK_S
+    suspected = [doubt.cause] if doubt is not None and lately else []
+    slow = (cause for cause in (*told, *suspected) if cause.code == "cpu-slow")
+    return {node for cause in slow for node in cause.nodes}
 
 
 def held_back(usual: Machine | None, now: Machine, *, delayed: bool) -> dict[str, object]:

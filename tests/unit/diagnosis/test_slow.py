@@ -296,6 +296,42 @@ def test_a_small_program_is_no_cause_where_no_rank_waits_for_a_core() -> None:
     assert "program" in held_back(None, machine, delayed=True)
 
 
+def test_what_is_slower_by_less_is_named_once_it_has_lasted() -> None:
+    def change(run: Run) -> None:
+        slower(run, times=1.4)
+        run.hosts[1].delay = 0.35
+
+    run = Run()
+    cause, _ = run.steps_until_told(change)
+
+    assert (cause.code, cause.rank) == ("cpu-slow", 1)
+    assert 10.0 <= run.told.now_s - run.changed_s <= 15.0
+
+
+def test_a_link_that_carries_little_less_is_named_once_it_has_lasted() -> None:
+    def change(run: Run) -> None:
+        slower(run, times=1.6)
+        run.hosts[0].rtt_s, run.hosts[0].unsent = 2e-2, 10**6
+
+    run = Run()
+    cause, _ = run.steps_until_told(change)
+
+    assert (cause.code, cause.link) == ("link-slow", (0, 1))
+    assert 10.0 <= run.told.now_s - run.changed_s <= 16.0
+
+
+def test_ranks_that_are_slower_in_turn_are_not_named() -> None:
+    run = Run()
+    for _ in range(60):
+        assert run.look() == []
+    slower(run, times=1.4)
+    for turn in range(8):
+        for node, host in enumerate(run.hosts):
+            host.delay = 0.35 if turn % 2 == node else 0.0
+        for _ in range(int(5.0 / PERIOD_S)):
+            assert run.look() == []
+
+
 def test_a_link_with_a_queue_before_it_is_slow() -> None:
     def change(run: Run) -> None:
         slower(run)
