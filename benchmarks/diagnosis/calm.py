@@ -47,6 +47,8 @@ _AFTER_S = 6.0
 _AFTER_SLEEP_S = 20.0
 # The same work takes so many times as long, or others take so many cores: this machine is slow.
 _SLOWER, _OTHERS = 1.25, 0.3
+# A telling is judged for so long after it.
+_JUDGED_S = 3.0
 _HALF_A_CORE = (
     "import time\n"
     "while True:\n"
@@ -73,10 +75,10 @@ class Saying:
     """
 
     told: Told
-    slower: float
-    others: float
     busiest: list[tuple[str, float]]
-    true: bool
+    slower: float = 1.0
+    others: float = 0.0
+    true: bool = False
 
 
 @dataclass
@@ -270,18 +272,25 @@ class _Watch:
                 now.add(key)
                 # One that passes and comes again is told again.
                 if key not in self._told:
-                    part.said.append(self._judged(told))
+                    part.said.append(Saying(told, witness.busiest))
             if self._run.read(host, "outcome.json"):
                 part.ended = True
         self._told = now
+        for saying in part.said:
+            if time.time() - saying.told.at_s <= _JUDGED_S:
+                self._judge(saying)
 
-    def _judged(self, told: Told) -> Saying:
+    def _judge(self, saying: Saying) -> None:
+        """By what is so at the time of telling, and for a moment after it: what has just begun is
+        a small part of the last seconds.
+        """
+        told = saying.told
         # Both hosts' ranks wait for both cores, and each needs more of the one that it is on.
         rank = None if "waits for a core" in told.what else told.rank
         slower, others = self._witness.slower(rank), self._witness.others
         is_slow = told.code == "cpu-slow" and (slower >= _SLOWER or others >= _OTHERS)
-        true = is_slow or _is_true(told, self._part.events)
-        return Saying(told, slower, others, self._witness.busiest, true)
+        saying.slower, saying.others = max(saying.slower, slower), max(saying.others, others)
+        saying.true = saying.true or is_slow or _is_true(told, self._part.events)
 
 
 def _is_true(told: Told, events: Sequence[Event]) -> bool:
