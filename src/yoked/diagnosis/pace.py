@@ -41,6 +41,8 @@ _QUICK = 3
 _LAST, _SETTLED = 3, 1.25
 # One that took so many times as long as slow ones do had an evaluation or a save in it.
 _MUCH = 4.0
+# One that took this long besides had a debugger or a sleeping host in it, or a long evaluation.
+_PAUSE_S = 5.0
 
 
 def learn(history: RunHistory, now: Pace) -> None:
@@ -140,11 +142,20 @@ def _known_until_s(history: RunHistory) -> float:
 
 def _newest(rank: RankHistory, until_s: float) -> list[Step]:
     """A rank's last steps of those; empty: too few are known."""
-    steps = [step for step in rank.taken if step.ended_s <= until_s]
+    steps = _since_pause([step for step in rank.taken if step.ended_s <= until_s])
     if len(steps) < _NOW_STEPS:
         return []
     newest = [step for step in steps if steps[-1].ended_s - step.ended_s < _NOW_S]
     return newest if len(newest) >= _NOW_STEPS else steps[-_NOW_STEPS:]
+
+
+def _since_pause(steps: list[Step]) -> list[Step]:
+    """Those after the last stop of the whole run: how it got on before that says nothing of now."""
+    if not steps:
+        return []
+    least_s = max(_PAUSE_S, _MUCH * statistics.median(step.took_s for step in steps))
+    paused = [at for at, step in enumerate(steps) if step.took_s >= least_s]
+    return steps[paused[-1] + 1 :] if paused else steps
 
 
 def _before_now(rank: RankHistory, until_s: float) -> list[Step]:

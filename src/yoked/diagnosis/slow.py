@@ -40,7 +40,7 @@ _HELD_BACK = {"limited", "stolen", "program", "hot", "battery", "clock_hz", "swa
 # On a machine that is shared, much takes 1.3 times as long for some seconds: others use the caches,
 # the memory or a core, and its kernel may not see who. What is slower by less than this, or without
 # a reason that its host sees, is told once it has lasted.
-_MUCH_SLOWER, _HALF, _DOUBT_S, _BREAK_S = 1.5, 0.55, 10.0, 2.0
+_MUCH_SLOWER, _HALF, _LOST, _DOUBT_S, _BREAK_S = 1.5, 0.55, 0.65, 10.0, 2.0
 
 
 def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
@@ -97,13 +97,16 @@ def _is_plain(slow: Cause, times: float) -> bool:
     """Whether so much is slower, with a reason, that it is told at once."""
     if slow.code == "packets-lost":
         return True
-    if times < _MUCH_SLOWER:
-        return False
     if slow.code == "link-slow":
-        return _figure(slow, "bytes_per_s") < _HALF * _figure(slow, "usual_bytes_per_s")
-    # It waits for a core, or its host sees what holds it back.
-    has_reason = bool(slow.params.get("delayed")) or not _HELD_BACK.isdisjoint(slow.params)
-    return has_reason or slow.code != "cpu-slow"
+        carries = _figure(slow, "bytes_per_s") < _HALF * _figure(slow, "usual_bytes_per_s")
+        return carries and times >= _MUCH_SLOWER
+    if slow.code != "cpu-slow":
+        return times >= _MUCH_SLOWER
+    if not slow.params["delayed"]:
+        return times >= _MUCH_SLOWER and not _HELD_BACK.isdisjoint(slow.params)
+    # Others may wait for it for less than it waits for its core.
+    lost = _figure(slow, "cores") < _LOST * _figure(slow, "usual_cores")
+    return lost or times >= _MUCH_SLOWER
 
 
 def _figure(slow: Cause, name: str) -> float:

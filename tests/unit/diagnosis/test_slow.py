@@ -170,6 +170,20 @@ def test_an_evaluation_is_no_part_of_a_slow_down() -> None:
     assert found[0].since_s == pytest.approx(run.told.now_s - ended_s, abs=1.0)
 
 
+def test_what_was_slow_before_a_stop_is_not_slow_after_it() -> None:
+    run = Run()
+    for _ in range(60):
+        run.look()
+    slower(run)
+    run.hosts[1].delay = 0.5
+    assert any(run.look() for _ in range(12))
+    run.evaluate(looks=40)
+    slower(run, times=0.5)
+    run.hosts[1].delay = 0.0
+
+    assert [run.look() for _ in range(20)] == [[]] * 20
+
+
 def test_a_second_slow_down_has_a_beginning_of_its_own() -> None:
     def change(run: Run) -> None:
         slower(run)
@@ -306,6 +320,20 @@ def test_what_is_slower_by_less_is_named_once_it_has_lasted() -> None:
 
     assert (cause.code, cause.rank) == ("cpu-slow", 1)
     assert 10.0 <= run.told.now_s - run.changed_s <= 15.0
+
+
+def test_a_rank_that_lost_half_of_its_core_is_named_at_once_though_steps_are_little_longer() -> (
+    None
+):
+    def change(run: Run) -> None:
+        run.steps_per_s /= 1.4
+        run.hosts[1].cpu, run.hosts[1].delay = 0.45, 0.7
+        run.hosts[0].cpu = 0.6
+
+    cause, steps = Run().steps_until_told(change)
+
+    assert (cause.code, cause.rank) == ("cpu-slow", 1)
+    assert steps <= 10
 
 
 def test_a_link_that_carries_little_less_is_named_once_it_has_lasted() -> None:
