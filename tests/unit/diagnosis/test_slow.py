@@ -322,9 +322,7 @@ def test_what_is_slower_by_less_is_named_once_it_has_lasted() -> None:
     assert 10.0 <= run.told.now_s - run.changed_s <= 15.0
 
 
-def test_a_rank_that_lost_half_of_its_core_is_named_at_once_though_steps_are_little_longer() -> (
-    None
-):
+def test_a_rank_that_lost_half_of_its_core_is_named_at_once() -> None:
     def change(run: Run) -> None:
         run.steps_per_s /= 1.4
         run.hosts[1].cpu, run.hosts[1].delay = 0.45, 0.7
