@@ -15,7 +15,7 @@ from yoked.agent.ask import text
 _MATTER = re.compile(
     r"(GLOO|NCCL|TORCH|TORCHELASTIC|TP|OMP|KMP|MKL|GOMP|OPENBLAS|MASTER|PYTHON|PYTORCH|LC|YOKED)_.*"
     r"|PYTHON\w*|RANK|WORLD_SIZE|LOCAL_RANK|LD_PRELOAD|LD_LIBRARY_PATH|CUDA_VISIBLE_DEVICES"
-    r"|TMPDIR|HOME|LANG|CC|CXX|\w+_proxy|\w+_PROXY"
+    r"|TMPDIR|HOME|LANG|TZ|CC|CXX|\w+_proxy|\w+_PROXY"
     # By which programs find their data, unless it is that of desktops.
     r"|(?!XDG_)(\w+_)?DATA(SET)?S?(_(DIR|PATH|ROOT|HOME|FOLDER))?"
     r"|(ONEDNN|DNNL|NPY|NUMEXPR|VECLIB|BLIS|MALLOC|OPENSSL|SSL|CUDA|HIP|ROCR|HSA)_.*"

@@ -30,10 +30,10 @@ _FILES = (
     "~/.ssh/rc", "/etc/profile", "/etc/profile.d/*", "/etc/bash.bashrc", "/etc/bashrc",
     "/etc/zsh/zshenv", "/etc/zshenv", "~/.profile", "~/.bash_profile", "~/.bash_login", "~/.bashrc",
     "~/.bash_aliases", "~/.zshenv", "~/.zprofile", "~/.zshrc", "~/.config/fish/config.fish",
-    "~/.config/fish/conf.d/*", "~/.cshrc", "~/.tcshrc",
+    "~/.config/fish/conf.d/*", "~/.config/fish/fish_variables", "~/.cshrc", "~/.tcshrc",
 )  # fmt: skip
 # Those that every login has, and that keep no run from working.
-_USUAL = re.compile(r"HOME|LANG|LC_\w+|YOKED_\w+")
+_USUAL = re.compile(r"(HOME|YOKED_\w+)=.*|(LANG|LC_\w+)=(.*utf-?8.*|C|POSIX)?", re.IGNORECASE)
 _READS = re.compile(r"(?:^|[;&]|\bthen)\s*(?:\.|source)\s+[\"']?([^\"'\s;&]+)", re.MULTILINE)
 # By the letter of `ulimit`: the limit of getrlimit(2), its name in limits.conf(5), and that one's
 # unit; a limit of fewer is one of somebody's choice.
@@ -64,19 +64,22 @@ def probe_set_by() -> dict[str, list[dict[str, Any]]]:
 
     Nothing for one that something else sets: a container, a unit, the program that starts sshd.
     """
-    return places_of(name for name in probe_environment() if not _USUAL.fullmatch(name))
+    told = probe_environment()
+    return places_of(name for name in told if not _USUAL.fullmatch(f"{name}={told[name]}"))
 
 
 def places_of(names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """`probe_set_by` of some variables."""
+    """`probe_set_by` of some variables; traced: of a line that was found by running it, whose words
+    need not have the name.
+    """
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     if not found:
         return found
-    # In an assignment, and as fish, csh, and pam_env have it.
+    # In an assignment, and as fish, what fish keeps by itself, csh, and pam_env have it.
     either = "|".join(map(re.escape, found))
     sets = re.compile(
         rf"(?:^|[\s;&\"'])(?:({either})=|set\s+(?:-\w+\s+)+({either})\s|setenv\s+({either})\s"
-        rf"|({either})\s+(?:DEFAULT|OVERRIDE)=)"
+        rf"|({either})\s+(?:DEFAULT|OVERRIDE)=|SETUVAR\s+(?:--\w+\s+)*({either}):)"
     )
     for path, content in _contents():
         for number, line in enumerate(content.splitlines(), start=1):
@@ -87,6 +90,10 @@ def places_of(names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
                 place = {"file": str(path), "line": number}
                 if place not in places and len(places) < _MOST_PLACES:
                     places.append(place)
+    unfound = {name: value for name, places in found.items()
+               if not places and (value := os.environ.get(name))}  # fmt: skip
+    for name, command in StartFiles(limit_s=_TRACE_S).setters(unfound).items():
+        found[name].append({"file": command.file, "line": command.line, "traced": True})
     return found
 
 

@@ -14,12 +14,14 @@ import contextlib
 import json
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,13 +108,27 @@ class StartFiles:
         found = max(commands, key=lambda each: each.took_s, default=None)
         return found if found is not None and found.took_s >= _LONG_S else None
 
-    def culprit(self, proof: str) -> tuple[str, Command] | None:
-        """With which command a proof of PROOFS stops holding, and how; None: with none.
+    def setters(self, variables: Mapping[str, str]) -> dict[str, Command]:
+        """By variable, the command behind which it has its value, in whatever way it is given;
+        without those that a start file gives none.
+        """
+        # Nothing is run for these: PATH may not be there yet.
+        lacks = {name: f'[ "${{{name}-}}" != {shlex.quote(value)} ]'
+                 for name, value in variables.items() if name.isidentifier()}  # fmt: skip
+        # Most often none is of a start file: that is one run.
+        if not lacks or self._run(" && ".join(lacks.values())).ok:
+            return {}
+        found = {name: self.culprit(name, words) for name, words in lacks.items()}
+        return {name: each[1] for name, each in found.items() if each and each[0] == name}
+
+    def culprit(self, proof: str, words: str = "") -> tuple[str, Command] | None:
+        """With which command a proof stops holding, and how; None: with none. words: of a proof
+        that is not of PROOFS.
 
         how: the proof's name; "waits" and "ends" of a command behind which nothing is run; "inside"
         of one that puts another program around the whole login, where the proof never holds.
         """
-        words = PROOFS[proof]
+        words = words or PROOFS[proof]
         whole = self._run(words)
         if not whole.commands or (whole.ended and whole.ok):
             return None
@@ -128,6 +144,9 @@ class StartFiles:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._run(words, middle).ok else (low, middle)
+        if time.monotonic() >= self._until_s:
+            # The last of these were not run.
+            return None
         found = next(each for each in whole.commands if each.number == low)
         return (proof, found) if found.file else None
 

@@ -148,7 +148,7 @@ _PROCESSES = each(
         }
     )
 )
-PLACE = fields({"file": path, "line": count}, needed=("file",))
+PLACE = fields({"file": path, "line": count, "traced": flag}, needed=("file",))
 # A command that a start file of the shell runs.
 START_COMMAND = fields(
     {"file": path, "line": count, "words": line, "took_s": number}, needed=("file", "line", "words")

@@ -23,6 +23,9 @@ def test_a_variable_is_found_in_every_way_to_set_it(own: Path) -> None:
     (own / ".ssh" / "environment").write_text("PYTHONPLATLIBDIR=lib64\n")
     (own / ".config" / "fish").mkdir(parents=True)
     (own / ".config" / "fish" / "config.fish").write_text("set -gx TORCH_LOGS dynamo\n")
+    (own / ".config" / "fish" / "fish_variables").write_text(
+        "# VERSION: 3.0\nSETUVAR fish_color:red\nSETUVAR --export TORCH_LOGS:dynamo\n"
+    )
     (own / ".cshrc").write_text("setenv TORCH_LOGS dynamo\n")
 
     found = places_of(["TORCH_LOGS", "PYTHONPLATLIBDIR", "LOGS"])
@@ -32,7 +35,12 @@ def test_a_variable_is_found_in_every_way_to_set_it(own: Path) -> None:
         for name, own in found.items()
     }
     assert at["PYTHONPLATLIBDIR"] == [("environment", 1)]
-    assert at["TORCH_LOGS"] == [(".profile", 1), (".bashrc", 2), ("config.fish", 1), (".cshrc", 1)]
+    assert at["TORCH_LOGS"] == [
+        (".profile", 1),
+        (".bashrc", 2),
+        ("config.fish", 1),
+        ("fish_variables", 3),
+    ]
     assert at["LOGS"] == []
 
 
@@ -55,6 +63,16 @@ def test_settings_of_the_ssh_server_count(own: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_no_file_sets_has_no_place(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_OF_A_CONTAINER", "1")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
 
-    assert probe_set_by()["TORCH_OF_A_CONTAINER"] == []
-    assert "HOME" not in probe_set_by()
+    found = probe_set_by()
+
+    assert found["TORCH_OF_A_CONTAINER"] == []
+    assert not {"HOME", "LC_ALL"} & found.keys()
+
+
+def test_a_locale_without_utf8_has_its_place(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own / ".bashrc").write_text("export LC_ALL=de_DE.ISO-8859-1\n")
+    monkeypatch.setenv("LC_ALL", "de_DE.ISO-8859-1")
+
+    assert probe_set_by()["LC_ALL"] == [{"file": str(own / ".bashrc"), "line": 1}]

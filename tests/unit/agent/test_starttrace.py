@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,62 @@ def test_where_no_command_takes_long_none_is_named(bashrc: Path) -> None:
     bashrc.write_text("A=1\n")
 
     assert told(proofs=("soon",))["command"] is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'printf -v "$A" %s DETAIL; export "$A"',
+        'eval "export $(echo TORCH_ODD DETAIL | tr " " =)"',
+        'for each in "$A"; do declare -gx "$each=DETAIL"; done',
+    ],
+)
+def test_a_variable_is_traced_to_a_line_that_does_not_name_it(
+    bashrc: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    bashrc.write_text(f"A=TORCH_ODD\n{line}\nB=2\n")
+    monkeypatch.setenv("TORCH_ODD", "DETAIL")
+    monkeypatch.setenv("TORCH_OF_A_CONTAINER", "1")
+
+    found = startfiles.places_of(["TORCH_ODD", "TORCH_OF_A_CONTAINER"])
+
+    assert found == {
+        "TORCH_ODD": [{"file": str(bashrc), "line": 2, "traced": True}],
+        "TORCH_OF_A_CONTAINER": [],
+    }
+
+
+def test_where_no_start_file_sets_a_variable_they_are_run_once(
+    bashrc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bashrc.write_text("A=1\nB=2\n")
+    runs = []
+    run = StartFiles._run
+
+    def counted(*args: Any) -> Any:
+        runs.append(args)
+        return run(*args)
+
+    monkeypatch.setattr(StartFiles, "_run", counted)
+
+    assert StartFiles().setters({"TORCH_A": "x", "TORCH_B": "y"}) == {}
+    assert StartFiles().setters({}) == {}
+
+    assert len(runs) == 1
+
+
+def test_who_has_no_time_left_to_try_blames_no_line(
+    bashrc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bashrc.write_text("A=1\nulimit -s 32\nB=2\nC=3\n")
+    files = StartFiles()
+    run = StartFiles._run
+
+    def once(*args: Any) -> Any:
+        told = run(*args)
+        files._until_s = 0.0
+        return told
+
+    monkeypatch.setattr(StartFiles, "_run", once)
+
+    assert files.culprit("threads") is None

@@ -139,6 +139,25 @@ def test_a_variable_is_taken_out_of_the_files_that_set_it(tmp_path: Path) -> Non
     assert (server.by_hand, "reload ssh" in server.command) == (True, True)
 
 
+def test_a_line_that_was_traced_to_a_variable_goes_whole(tmp_path: Path) -> None:
+    mine = tmp_path / ".bashrc"
+    mine.write_text("A=RANK\nprintf -v $A 5\n")
+    places = [{"file": str(mine), "line": 2, "traced": True}]
+
+    (fix,) = unset_variable("garage", tmp_path, "RANK", places)
+
+    assert run(fix.command, tmp_path).returncode == 0
+    assert mine.read_text() == "A=RANK\n# printf -v $A 5\n"
+
+
+def test_a_variable_that_fish_keeps_is_taken_out_by_fish() -> None:
+    places = [{"file": "/home/ada/.config/fish/fish_variables", "line": 9}]
+
+    (fix,) = unset_variable("garage", "/home/ada", "RANK", places)
+
+    assert (fix.by_hand, fix.command) == (True, "fish -c 'set -e -U RANK'")
+
+
 def test_a_block_of_sshs_settings_becomes_a_comment_and_no_other(tmp_path: Path) -> None:
     file = tmp_path / "config"
     before = 'Host a\n  User x\nMatch exec "sleep 9"\n  Port 1\nmatch all\n  Port 2\n'

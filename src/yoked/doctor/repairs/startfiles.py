@@ -36,12 +36,14 @@ def unset_variable(
 ) -> Iterator[Fix]:
     """Have a host's start files no longer set a variable.
 
-    places: the files and lines that do; None: it is not known which. home: the user's folder.
+    places: the files and lines that do, as yoked.agent.startfiles tells them; None: it is not known
+    which. home: the user's folder.
     """
     if places is None:
         yield take_out_variable(host, name)
         return
-    files = list(dict.fromkeys(str(each["file"]) for each in places))
+    yield from leave_out_lines(host, [each for each in places if each.get("traced")])
+    files = list(dict.fromkeys(str(each["file"]) for each in places if not each.get("traced")))
     if not _NAME.fullmatch(name):
         # No program of sed's is made of what is no name.
         yield by_hand(host, "take {name} out of the shell's start files", name=name)
@@ -55,7 +57,10 @@ def unset_variable(
     for each in files:
         if each in own or each in system:
             continue
-        if _SSHD.fullmatch(each):
+        if each.endswith("/fish/fish_variables"):
+            # The file is fish's own: each of its shells may write it anew.
+            yield by_hand(host, "fish -c {words}", words=f"set -e -U {name}")
+        elif _SSHD.fullmatch(each):
             yield by_hand(
                 host,
                 "take {name} out of {file} (SetEnv), then: sudo systemctl reload ssh",
@@ -64,7 +69,7 @@ def unset_variable(
             )
         else:
             yield by_hand(host, "take {name} out of {file}", name=name, file=each)
-    if not files:
+    if not places:
         yield by_hand(
             host,
             "no start file that was read sets {name}: a unit, a container or PAM may; take it out "
