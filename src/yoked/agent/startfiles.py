@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ _CALLS = {
     "cpus": re.compile(r"taskset .*"),
     "umask": re.compile(r"umask .*"),
 }
+# What is ignored stays so in all that is started. Source: _SIGNALS of yoked.probe.interpreter.
+_SIGNALS = ("SIGTERM", "SIGCHLD", "SIGALRM", "SIGUSR1", "SIGUSR2")
+_IGNORES = re.compile(r"trap (?:-- )?(?:''|\"\") (.*)")
 _PAM_LIMITS = ("/etc/security/limits.conf", "/etc/security/limits.d/*.conf")
 _LOW_POLICIES = (getattr(os, "SCHED_IDLE", -1), getattr(os, "SCHED_BATCH", -1))
 _TRACE_S = 2.0
@@ -99,7 +103,7 @@ def places_of(names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
 
 def probe_set_limits() -> dict[str, list[dict[str, Any]]]:
     """By letter of `ulimit`, for the limits that are low: the lines that set them, [{file, line}];
-    and by "priority", "cpus" or "umask", where that is no usual one.
+    and by "priority", "cpus" or "umask", where that is no usual one, or a signal that is ignored.
 
     Those of start files, which are run again; else those of PAM's limits.conf with just that value.
     """
@@ -111,6 +115,8 @@ def probe_set_limits() -> dict[str, list[dict[str, Any]]]:
         names = {name for name, words in _CALLS.items() if words.fullmatch(each.words)}
         if called := _ULIMIT.fullmatch(each.words):
             names = set("".join(re.findall(r"-(\w+)", called[1])))
+        if called := _IGNORES.fullmatch(each.words):
+            names = {f"SIG{name.removeprefix('SIG')}" for name in called[1].split()}
         for name in names & found.keys():
             found[name].append({"file": each.file, "line": each.line})
     for letter, soft in low.items():
@@ -131,7 +137,7 @@ def _soft_limits() -> dict[str, int]:
 
 
 def _unusual() -> Iterator[str]:
-    """What of _CALLS this process has otherwise than a login has by itself."""
+    """What of _CALLS and _SIGNALS this process has otherwise than a login has by itself."""
     policy = getattr(os, "sched_getscheduler", lambda _: 0)(0)
     if os.getpriority(os.PRIO_PROCESS, 0) > 0 or policy in _LOW_POLICIES:
         yield "priority"
@@ -141,6 +147,9 @@ def _unusual() -> Iterator[str]:
     told = named_values(text(Path("/proc/self/status"))).get("Umask", "0")
     if int(told, 8) & 0o700:
         yield "umask"
+    for name in _SIGNALS:
+        if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN:
+            yield name
 
 
 def _pam_lines(item: str, value: int) -> Iterator[dict[str, Any]]:

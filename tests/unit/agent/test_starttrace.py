@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,21 @@ def test_a_priority_a_mask_and_cpus_are_found_where_they_are_set(
     assert {name: [each["line"] for each in own] for name, own in found.items()} == {
         "umask": [1], "priority": [2], "cpus": [],
     }  # fmt: skip
+
+
+def test_a_signal_is_found_where_it_is_ignored(
+    bashrc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bashrc.write_text("trap '' USR2\ntrap true CHLD\ntrap '' INT SIGCHLD\n")
+    monkeypatch.setattr(startfiles, "_soft_limits", dict)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        found = probe_set_limits()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    assert found["SIGCHLD"] == [{"file": str(bashrc), "line": 3}]
+    assert "SIGUSR2" not in found
 
 
 def test_limits_that_are_usual_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

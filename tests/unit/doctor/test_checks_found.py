@@ -663,6 +663,13 @@ CASES = (
         "starts": [{**START, "because": f"{PYTHON[:-11]}/pyvenv.cfg"}],
         "settings": {"multiprocessing starts by": "spawn"}}), severity="warning"),
     Case("unlike-python", lambda: taken(garage={"foreign": [LIBRARY]}), severity="warning"),
+    Case("unlike-python", lambda: told(
+        taken(garage={"settings": {"handler of SIGCHLD": "SIG_IGN"}}), "garage",
+        "health/set_limits", {"SIGCHLD": PLACES[:1]}), severity="warning"),
+    Case("unlike-python", lambda: told(told(
+        taken(garage={"settings": {"encoding of names": "iso8859-1"}}), "garage",
+        "health/environment/LC_ALL", "de_DE.ISO-8859-1"), "garage",
+        "health/set_by", {"LC_ALL": PLACES[:1]}), severity="warning"),
     Case("unlike-python", lambda: taken(
         attic={"starts": [START]}, study={"starts": [START]}), severity="warning"),
     Case("package-altered", lambda: taken(garage={"altered": [FLAW], "more": 0})),

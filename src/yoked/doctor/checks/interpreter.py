@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.environment import shown_places, take_out
 from yoked.doctor.checks.folder_query import is_below
-from yoked.doctor.checks.query import at, mapping
+from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import (
     close_environment,
@@ -18,12 +19,18 @@ from yoked.doctor.repairs.files import (
     remove_files,
 )
 from yoked.doctor.repairs.packages import get_package
+from yoked.doctor.repairs.startfiles import leave_out_lines
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import first_listed, listed
 
 _SHOWN = 3
 # By these every rank computes; in others a flaw may never be met.
 _OF_ALL = ("torch", "numpy")
+# Variables that decide a setting; the first that is set does.
+_DECIDED_BY = {
+    "encoding of names": ("LC_ALL", "LC_CTYPE", "LANG"),
+    "optimisation": ("PYTHONOPTIMIZE",),
+}
 _FLAWS = {
     "content": "not what was installed",
     "empty": "empty",
@@ -78,9 +85,22 @@ def _taken(host: HostSeen) -> Iterator[Taken]:
         yield Taken("library", str(each["file"]), library_words(each), fix)
     for prefix, of_torch in (("", ""), ("torch_", "torch ")):
         for what, value in mapping(told.get(f"{prefix}settings")).items():
-            yield Taken(f"{of_torch}setting", f"{what} {value}", f"{what}: {value}")
+            source, fix = _source(host, what)
+            kind = f"{of_torch}setting"
+            yield Taken(kind, f"{what} {value}", f"{what}: {value}{source}", fix)
         for what, file in mapping(told.get(f"{prefix}replaced")).items():
             yield Taken(f"{of_torch}function", what, f"{what} is replaced by that of {file}")
+
+
+def _source(host: HostSeen, what: str) -> tuple[str, tuple[Fix, ...]]:
+    """(who has a setting of a host's Python so, for the end of its words; what undoes that)."""
+    names, told = _DECIDED_BY.get(what, ()), mapping(part(host, "environment"))
+    if name := next((each for each in names if told.get(each)), None):
+        places = mapping(part(host, "set_by")).get(name) or ()
+        return f", by {name}={told[name]}{shown_places(places)}", tuple(take_out(host, [name]))
+    # A signal.
+    places = mapping(part(host, "set_limits")).get(what.rpartition(" ")[2]) or ()
+    return shown_places(places), leave_out_lines(host.name, places)
 
 
 def library_words(each: Mapping[str, Any]) -> str:
@@ -104,7 +124,7 @@ def library_fix(host: str, each: Mapping[str, Any]) -> tuple[Fix, ...]:
 @check(
     "unlike-python",
     question="Does each host's Python take in the same before a program begins?",
-    reads=("torch",),
+    reads=("torch", "health.environment", "health.set_limits"),
     severity="error",
     saw={
         "": "on {host}, and not on {others:list}: {what}",
@@ -115,9 +135,11 @@ def library_fix(host: str, each: Mapping[str, Any]) -> tuple[Fix, ...]:
     "twice; the code, the versions and the data are the same on all hosts.",
     cause="A sitecustomize, a usercustomize or a .pth file; a plugin that torch loads by itself "
     "(entry points in torch.backends); a library of another program in the place of the system's; "
-    "functions that one of these replaces. It is an error where a setting of torch itself is "
-    "another after its import.",
-    fix="Moves the file, or what makes a package a plugin, out of the way.",
+    "functions that one of these replaces; a start file that ignores a signal (`trap '' CHLD`), or "
+    "sets a locale without UTF-8. It is an error where a setting of torch itself is another after "
+    "its import.",
+    fix="Moves the file, or what makes a package a plugin, out of the way; takes the variable, or "
+    "the line, out of the start file.",
     explains=("world-failed", "gloo-missing"),
     quick=True,
 )
