@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import time
 from typing import Any
@@ -22,10 +23,19 @@ _KEEPERS = {
 
 
 def probe_clock() -> dict[str, Any]:
-    """time_s: now, since 1970; synchronised: whether the kernel says so; service: who keeps it."""
+    """time_s: now, since 1970; synchronised: whether the kernel says so; service: who keeps it;
+    utc_offset_s, zone: of local time, as a program has it.
+    """
     names = process_names()
     service = next((name for comm, name in _KEEPERS.items() if comm in names), None)
-    return {"time_s": time.time(), "synchronised": _synchronised(), "service": service}
+    zone = os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
+    return {
+        "time_s": time.time(),
+        "synchronised": _synchronised(),
+        "service": service,
+        "utc_offset_s": time.localtime().tm_gmtoff,
+        "zone": zone or time.tzname[0],
+    }
 
 
 def _synchronised() -> bool | None:

@@ -59,27 +59,29 @@ def pack_entries(entries: Sequence[Entry]) -> bytes:
 def answer_folder_contents(call: Call) -> dict[str, str] | None:
     """`contents` of `folder`, which may begin with `~`. Raises HostError if it cannot be read.
 
-    args: folder; and optionally names, the files of it that are looked at, and no others.
+    args: folder; by_time; and optionally names, the files of it that are looked at, and no others.
     """
     folder = Path(call.args["folder"]).expanduser()
     try:
         if call.args.get("names") is not None:
             return {name: _content(folder / name) for name in call.args["names"]}
-        return contents(folder, call.cancelled.is_set)
+        return contents(folder, call.cancelled.is_set, by_time=bool(call.args.get("by_time")))
     except OSError as problem:
         raise HostError(
             f"{problem.filename}: {problem.strerror}", fix=f"ls -l {path_word(folder)}"
         ) from None
 
 
-def contents(folder: Path, is_over: Callable[[], bool] = lambda: False) -> dict[str, str] | None:
+def contents(
+    folder: Path, is_over: Callable[[], bool] = lambda: False, *, by_time: bool = False
+) -> dict[str, str] | None:
     """{path below it: SHA-256} of the files of a folder that is data or a program's; None: it is
     not there. Raises OSError for a folder that cannot be read. is_over: asked before each file.
 
     What has no content that can be read has words in the place of its hash: "a pipe", "unreadable:
     Permission denied", and "a folder" for one with the name of a file (3.txt). Nothing of a version
     control, of an interpreter or of an environment is looked at. The order is that in which the
-    system lists a folder, as a program meets it.
+    system lists a folder, as a program meets it; by_time: that of the files' times.
     """
     if not folder.is_dir():
         return None
@@ -91,7 +93,16 @@ def contents(folder: Path, is_over: Callable[[], bool] = lambda: False) -> dict[
                 return None
             path = Path(where, name)
             found[str(path.relative_to(folder))] = _content(path)
+    if by_time:
+        found = dict(sorted(found.items(), key=lambda each: (_time_ns(folder / each[0]), each[0])))
     return found
+
+
+def _time_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _refuse(problem: OSError) -> None:

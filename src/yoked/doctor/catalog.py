@@ -7,6 +7,7 @@ import difflib
 from yoked.doctor.check import Check
 from yoked.doctor.checks import (
     answers,
+    asked,
     cables,
     content,
     duplicates,
@@ -58,6 +59,7 @@ CHECKS: tuple[Check, ...] = (
     *machine.CHECKS[2:],
     *power.CHECKS,
     *content.CHECKS,
+    *asked.CHECKS,
     *names_of_files.CHECKS,
     *names.CHECKS,
     *world.CHECKS,

@@ -26,13 +26,15 @@ _BETWEEN_S = 1.5
 def with_contents(
     examination: Examination, folders: Mapping[str, Path], connect: Connect
 ) -> Examination:
-    """The examination with the contents of folders: here in `need`, there in each host's health.
+    """The examination with the contents of folders: here in `need`, there in each host's health; in
+    the order of the files' times, where the program here takes them so.
 
     folders: by what they are, "data" or "code". On the hosts they have the same path, or the same
     below the home folder. connect: to a host by its name. Raises UsageError for a folder that is
     not here.
     """
-    here = {kind: _here(kind, folder) for kind, folder in folders.items()}
+    by_time = bool(examination.controller.get("file_times"))
+    here = {kind: _here(kind, folder, by_time=by_time) for kind, folder in folders.items()}
     paths = {kind: _path_there(folder) for kind, folder in folders.items()}
 
     def look(host: HostSeen) -> HostSeen:
@@ -42,7 +44,10 @@ def with_contents(
             with connect(host.name) as agent:
                 # Of a folder that is not there, nothing.
                 told = {
-                    kind: agent.call("folder_contents", folder=path, timeout_s=LIMIT_S) or {}
+                    kind: agent.call(
+                        "folder_contents", folder=path, by_time=by_time, timeout_s=LIMIT_S
+                    )
+                    or {}
                     for kind, path in paths.items()
                 }
                 for kind, path in paths.items():
@@ -78,9 +83,9 @@ def _changing(
     return {name: CHANGING for name in other if again.get(name) != there[name]}
 
 
-def _here(kind: str, folder: Path) -> Mapping[str, str]:
+def _here(kind: str, folder: Path, *, by_time: bool) -> Mapping[str, str]:
     try:
-        found = contents(folder.absolute())
+        found = contents(folder.absolute(), by_time=by_time)
     except OSError as problem:
         raise UsageError(
             f"--{kind} {folder} cannot be read: {problem.filename}: {problem.strerror}",

@@ -28,8 +28,23 @@ _FIRST = re.compile(r"\s*(\w+)")
 _KNOWN = frozenset({"torch", "yoked"})
 # A text that may be the name of a file.
 _QUOTED = re.compile(r"[\"']([^\"'\n\\{}]{1,200})[\"']")
-_LISTS = re.compile(r"\b(?:listdir|scandir|iterdir|i?glob|rglob|walk)[ \t]*\(")
-_SORTS = re.compile(r"\bsorted[ \t]*\(")
+# Lines that ask for what may be another on each host: a folder's names as they come, files in the
+# order of their times, local time. And what such a line has where that does no harm.
+_ASKS = {
+    "unsorted": (
+        re.compile(r"\b(?:listdir|scandir|iterdir|i?glob|rglob|walk)[ \t]*\("),
+        re.compile(r"\bsorted[ \t]*\("),
+    ),
+    "file_times": (
+        re.compile(r"\bkey\s*=.*(?:\bst_[mc]time(?:_ns)?|\bget[mc]time)\b"),
+        # The newest checkpoint is that of one host.
+        re.compile(r"\b(?:max|min)[ \t]*\("),
+    ),
+    "local_time": (
+        re.compile(r"\b(?:localtime|strftime|fromtimestamp)\b|\.(?:now|today)\(\)|\btime\.ctime\b"),
+        re.compile(r"gmtime|utc", re.IGNORECASE),
+    ),
+}
 # What belongs to tools, to this machine or to earlier runs.
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "runs", "venv"})
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
@@ -41,9 +56,9 @@ class ProgramHere:
     """shadows: files that hide modules of Python's, or of torch's. programs: those beside them that
     import torch; own: files below this folder that these are, or import; broken: those of them that
     cannot be read or compiled, each with why; named: other files below this folder whose names
-    stand in own ones; modules: what they import that is neither Python's nor lies here; unsorted:
-    FILE:LINE where they list a folder, and do not sort it there; special: names below this folder
-    that are no files, each with its kind; misnamed: those that are no UTF-8.
+    stand in own ones; modules: what they import that is neither Python's nor lies here; unsorted,
+    file_times, local_time: as FILE:LINE, what `_ASKS` has; special: names below this folder that
+    are no files, each with its kind; misnamed: those that are no UTF-8.
     """
 
     shadows: tuple[str, ...] = ()
@@ -51,6 +66,8 @@ class ProgramHere:
     own: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     unsorted: tuple[str, ...] = ()
+    file_times: tuple[str, ...] = ()
+    local_time: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
@@ -86,7 +103,7 @@ def program_here(*, quick: bool) -> ProgramHere:
         programs=tuple(str(folder / name) for name in programs),
         own=tuple(used),
         modules=tuple(modules[:_MOST_MODULES]),
-        unsorted=tuple(each for name, text in used.items() for each in _unsorted(name, text)),
+        **{how: tuple(_asking(used, *lines)) for how, lines in _ASKS.items()},
         broken=() if quick else tuple(_broken(folder, used, wanted & beside, names))[:_MOST_ODD],
         named=() if quick else tuple(_named(folder, used))[:_MOST_NAMED],
         special=tuple(special[:_MOST_ODD]),
@@ -215,7 +232,10 @@ def _module_of(name: str) -> str:
     return name.partition("/")[0].removesuffix(".py")
 
 
-def _unsorted(name: str, text: str) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if _LISTS.search(line) and not _SORTS.search(line):
-            yield f"{name}:{number}"
+def _asking(
+    used: Mapping[str, str], asks: re.Pattern[str], harmless: re.Pattern[str]
+) -> Iterator[str]:
+    for name, text in used.items():
+        for number, line in enumerate(text.splitlines(), start=1):
+            if asks.search(line) and not harmless.search(line):
+                yield f"{name}:{number}"

@@ -70,6 +70,8 @@ _CONTROLLER = fields(
         "programs": each(path),
         "modules": each(variable),
         "unsorted": each(line),
+        "file_times": each(line),
+        "local_time": each(line),
         "own": each(line),
         "left": each(line),
         "named": each(line),

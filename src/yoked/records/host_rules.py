@@ -384,6 +384,8 @@ HEALTH = fields(
                 "time_s": number,
                 "synchronised": flag,
                 "service": word,
+                "utc_offset_s": number,
+                "zone": label,
                 # Between two looks: what passed here, what that may be wrong by, and what passed
                 # there by its two clocks.
                 "watched_s": number,

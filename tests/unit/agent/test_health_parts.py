@@ -203,6 +203,21 @@ def test_the_clock_is_now() -> None:
     assert found["synchronised"] in (True, False, None)
 
 
+@pytest.mark.parametrize(("zone", "offset_s"), [("UTC+5", -18_000), ("UTC-5:30", 19_800)])
+def test_the_clock_has_the_zone_that_a_program_would_have(
+    monkeypatch: pytest.MonkeyPatch, zone: str, offset_s: int
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        found = clock.probe_clock()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert (found["zone"], found["utc_offset_s"]) == (zone, offset_s)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel")
 def test_the_cpus_of_any_process_are_counted() -> None:
     assert limits.allowed_to(os.getpid()) == len(os.sched_getaffinity(0))

@@ -40,6 +40,7 @@ from tests.unit.doctor.troubles import (
     here,
     in_container,
     in_windows,
+    in_zones,
     ipv6_alone,
     large_run,
     lease,
@@ -625,9 +626,18 @@ CASES = (
     Case("data-differs", lambda: data({"000.bin": "a pipe",
                                        "001.bin": "unreadable: Permission denied"})),
     Case("data-differs", lambda: data({"000.bin": CHANGING, "001.bin": "b2"})),
-    Case("data-differs", lambda: listed_as({
+    Case("unlike-answers", lambda: listed_as({
         "attic": ("0", "1", "2", "3"), "garage": ("0", "3", "1", "2"),
-        "study": ("0", "1", "2", "3")}), hosts=("attic", "garage"), severity="warning"),
+        "study": ("0", "1", "2", "3")}, unsorted=["train.py:7"]), hosts=("attic", "garage"),
+        severity="warning"),
+    Case("unlike-answers", lambda: listed_as({
+        "attic": ("0", "1"), "garage": ("1", "0")}, file_times=["train.py:7"]),
+        hosts=("attic", "garage"), severity="warning"),
+    Case("unlike-answers", lambda: in_zones(garage=("America/New_York", -18_000)),
+         severity="warning"),
+    Case("unlike-answers", lambda: told(
+        in_zones(garage=("Asia/Kolkata", 19_800)), "garage", "health/environment/TZ",
+        "Asia/Kolkata"), severity="warning"),
     Case("data-differs", lambda: told(
         replace(home(), need=Need(data={"000.bin": "a1"})),
         "garage", "health/untold", {"data": "/srv/data: Permission denied"})),
@@ -875,6 +885,10 @@ def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
         said("health/environment/PYTHONDONTWRITEBYTECODE", "1"),
         lambda: everywhere("health/basics", {"/sys": "empty: no sysfs is mounted there"}),
         lambda: listed_as({"attic": ("0", "1"), "garage": ("1", "0")}, unsorted=()),
+        lambda: replace(in_zones(garage=("Asia/Kolkata", 19_800)), controller=home().controller),
+        lambda: in_zones(
+            garage=("Europe/Paris", 3600), attic=("Europe/Berlin", 3600), study=("CET", 3600)
+        ),
         lambda: modules(
             attic={**MODULE, "digest": "aa", "version": "1"},
             garage={**MODULE, "digest": "aa", "path": "/w/rowscale.py"},

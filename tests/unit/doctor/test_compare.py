@@ -111,7 +111,7 @@ class Agent:
         self.folders: list[str] = []
         self._contents = contents
 
-    def call(self, name: str, *, timeout_s: float, folder: str) -> Any:
+    def call(self, name: str, *, timeout_s: float, folder: str, by_time: bool) -> Any:
         assert name == "folder_contents"
         self.folders.append(folder)
         return self._contents
@@ -121,6 +121,20 @@ class Agent:
 
     def __exit__(self, *problem: object) -> None:
         pass
+
+
+def test_where_the_program_takes_files_by_their_times_that_is_their_order(data: Path) -> None:
+    for number, name in enumerate(("2.txt", "part/1.txt")):
+        os.utime(data / name, (number, number))
+    times = Examination((host("attic"),), controller={"file_times": ["train.py:7"]})
+
+    seen = with_contents(times, {"data": data}, connect)
+    os.utime(data / "2.txt", (9, 9))
+    later = with_contents(times, {"data": data}, connect)
+
+    assert seen.need.data is not None
+    assert list(seen.need.data) == list(seen.hosts[0].health["data"]) == ["2.txt", "part/1.txt"]
+    assert list(later.hosts[0].health["data"]) == ["part/1.txt", "2.txt"]
 
 
 def test_a_folder_that_a_host_lacks_is_empty_there(data: Path) -> None:

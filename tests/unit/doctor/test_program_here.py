@@ -37,6 +37,19 @@ def test_where_a_folder_is_listed_and_not_sorted_is_told(folder: Path) -> None:
     assert program_here(quick=False).unsorted == ("common.py:3",)
 
 
+def test_where_files_are_sorted_by_time_and_local_time_is_asked_for_is_told(folder: Path) -> None:
+    (folder / "common.py").write_text(
+        "files = sorted(\n    found, key=lambda each: each.stat().st_mtime)\n"
+        "newest = max(saved, key=os.path.getmtime)\n"
+        "day = datetime.now().date()\n"
+        "stamp = time.strftime('%H', time.gmtime())\n"
+    )
+
+    found = program_here(quick=False)
+
+    assert (found.file_times, found.local_time) == (("common.py:2",), ("common.py:4",))
+
+
 def test_before_a_launch_no_source_is_read_where_nothing_hides_a_module(folder: Path) -> None:
     assert program_here(quick=True) == ProgramHere()
     (folder / "queue.py").write_text("")

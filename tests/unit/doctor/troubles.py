@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -478,16 +478,24 @@ def watched(*names: str, error_s: float = 0.02, **clocks: float) -> Make:
     return make
 
 
-def listed_as(
-    orders: dict[str, tuple[str, ...]], unsorted: tuple[str, ...] = ("train.py:7",)
-) -> Examination:
-    """Hosts list the same files in their own order. unsorted: where the program lists a folder."""
+def listed_as(orders: dict[str, tuple[str, ...]], **asks: Sequence[str]) -> Examination:
+    """Hosts have the same files in their own order. asks: lines of the program here, by how."""
     seen = replace(
         home(), need=Need(data={name: name for name in sorted(next(iter(orders.values())))})
     )
-    seen = replace(seen, controller={**seen.controller, "unsorted": list(unsorted)})
+    seen = replace(seen, controller={**seen.controller, **asks})
     for host, names in orders.items():
         seen = told(seen, host, "health/data", {name: name for name in names})
+    return seen
+
+
+def in_zones(**hosts: tuple[str, int]) -> Examination:
+    """The program here asks for local time. hosts: those that are not in UTC."""
+    seen = replace(home(), controller={**home().controller, "local_time": ["train.py:3"]})
+    for name in NAMES:
+        zone, offset_s = hosts.get(name, ("Etc/UTC", 0))
+        clock = {**seen.host(name).health["clock"], "zone": zone, "utc_offset_s": offset_s}
+        seen = told(seen, name, "health/clock", clock)
     return seen
 
 

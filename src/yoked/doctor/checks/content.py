@@ -121,7 +121,6 @@ def _hosts_with(
     saw={
         **dict.fromkeys(("", "hidden"), "the data on {host} is not the controller's: {described}"),
         "untold": "the data on {host} could not be compared: {described}",
-        "order": "hosts list the data in another order than {host}: {described}",
     },
     why={
         "": "ranks read other rows than they think: the loss is of something else, or an epoch "
@@ -129,16 +128,13 @@ def _hosts_with(
         "hidden": "a program that takes all names of the folder (os.listdir) reads these as rows "
         "too; `yoked train` does not",
         "untold": "whoever trains there cannot read it either, or reads something else",
-        "order": "a program that deals names out by rank as they come, without sorted(), has some "
-        "files read twice and others never",
     },
     symptom="The loss is garbage, the run hangs at the end of an epoch, or a rank stands in "
     "open().",
     cause="Shards are missing on a host, were prepared there with another tokenizer, or "
     "are left from an earlier set, which a program that takes all files reads too. A file that is "
     "a pipe, or that may not be read; a program that writes a file anew again and again. Of files "
-    "that macOS left beside the data it is a warning, and of the order in which os.listdir has "
-    "names, where a program here lists folders without sorted() on that line.",
+    "that macOS left beside the data it is a warning.",
     fix="By hand, or by `yoked train`, which sends what is missing by content hash.",
     on_cluster="On a cluster the data lies on one shared file system, so it cannot differ; "
     "a stale cache of it can.",
@@ -177,7 +173,6 @@ def data_differs(seen: Examination) -> Iterator[Match]:
             *_brought(seen, host, flaws),
             described=_described(flaws),
         )
-    yield from _in_other_order(seen)
 
 
 def on_first_files(seen: Examination, word: str, names: Sequence[str]) -> Line:
@@ -193,6 +188,19 @@ def place_of(seen: Examination, name: str = "") -> Line:
     return joined("/", (place, name)) if name else place
 
 
+def rsync(seen: Examination, host: HostSeen) -> Line:
+    """A line for the controller that copies the data to a host, with the times of its files."""
+    config = at(seen.controller, "ssh_config")
+    folder = seen.need.folders.get("data") or "DATA-FOLDER"
+    return shell_line(
+        "rsync -a {ssh}{here}/ {there}",
+        ssh=shell_line("-e {ssh} ", ssh=f"ssh -F {config}") if config else shell_line(""),
+        here=place_of(seen),
+        # A path that is not absolute begins at the home folder there.
+        there=f"{host.name}:{folder.removeprefix('~/')}/",
+    )
+
+
 def _brought(seen: Examination, host: HostSeen, flaws: Mapping[str, str]) -> Iterator[Fix]:
     """What makes the data of a host that which is here."""
     wanted, there = seen.need.data or {}, mapping(part(host, "data"))
@@ -201,18 +209,11 @@ def _brought(seen: Examination, host: HostSeen, flaws: Mapping[str, str]) -> Ite
         old, new = place_of(seen, spoken[_spoken(name)]), place_of(seen, name)
         yield by_hand(host.name, "mv {old} {new}", old=old, new=new)
     if set(flaws.values()) - {"extra", "hidden", "folder", "spelled"}:
-        config = at(seen.controller, "ssh_config")
-        ssh = shell_line("-e {ssh} ", ssh=f"ssh -F {config}") if config else shell_line("")
-        folder = seen.need.folders.get("data") or "DATA-FOLDER"
         yield by_hand(
             "",
-            "`yoked train` sends the data that is here to {host}; for other programs: "
-            "rsync -a {ssh}{here}/ {there}",
+            "`yoked train` sends the data that is here to {host}; for other programs: {line}",
             host=host.name,
-            ssh=ssh,
-            here=place_of(seen),
-            # A path that is not absolute begins at the home folder there.
-            there=f"{host.name}:{folder.removeprefix('~/')}/",
+            line=rsync(seen, host),
         )
     extra = [name for name, flaw in flaws.items() if flaw in ("extra", "hidden")]
     folders = [name for name, flaw in flaws.items() if flaw in ("folder", A_FOLDER)]
@@ -223,28 +224,6 @@ def _brought(seen: Examination, host: HostSeen, flaws: Mapping[str, str]) -> Ite
                 "remove what is extra there, after a look at it: {line}",
                 line=on_first_files(seen, word, names),
             )
-
-
-def _in_other_order(seen: Examination) -> Iterator[Match]:
-    """Hosts whose system lists the same files in another order, where the program would see it."""
-    places = at(seen.controller, "unsorted") or ()
-    orders = {host.name: list(data) for host in seen.up if (data := mapping(part(host, "data")))}
-    common = set.intersection(*map(set, orders.values())) if orders else set()
-    listings = {host: [name for name in names if name in common] for host, names in orders.items()}
-    first = next(iter(listings), "")
-    odd = [host for host, names in listings.items() if names != listings[first]]
-    if odd and places:
-        columns = zip(*listings.values(), strict=True)
-        begin = next(number for number, names in enumerate(columns) if len(set(names)) > 1)
-        part_of = slice(begin, begin + _SHOWN)
-        shown = [f"{', '.join(listings[host][part_of])} on {host}" for host in (first, *odd)]
-        yield Match(
-            (first, *odd),
-            by_hand("", "have {places} take sorted(...) of the names", places=listed(places)),
-            severity="warning",
-            how="order",
-            described=f"{listed(shown)}; {listed(places)} does not sort them there",
-        )
 
 
 def _in_other_modules(seen: Examination) -> Iterator[Match]:
