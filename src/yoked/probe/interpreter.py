@@ -237,10 +237,11 @@ def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, 
     packages, as far as there is time.
 
     altered: files that are not as their package's RECORD has them: file, found (a mark of its
-    content), package, version, how: content, empty, missing, unreadable, or bytecode (what Python
-    would run in the place of a source that says something else). more: how many others. library:
-    build (of this Python), modules of its own library that are loaded, by name, each with a mark of
-    its source, and younger, those of them that were written long after the rest.
+    content), package, version, how: content, empty, missing, dangling (a link to what is gone),
+    unreadable, or bytecode (what Python would run in the place of another source). more: how many
+    others. library: build (of this Python), modules of its own library that are loaded, by name,
+    each with a mark of its source, and younger, those of them that were written long after the
+    rest.
     """
     until_s = time.process_time() + _PACKAGES_S
     flaws: list[dict[str, Any]] = []
@@ -308,6 +309,8 @@ def _flaw(
         status = os.stat(file)  # noqa: PTH116
     except OSError as problem:
         is_gone = isinstance(problem, (FileNotFoundError, NotADirectoryError))
+        if is_gone and Path(file).is_symlink():
+            return "dangling"
         # Images that were made slim lack whole folders, and tests.
         is_meant = "test" in name or not Path(file).parent.is_dir()
         return None if is_gone and is_meant else "missing" if is_gone else "unreadable"

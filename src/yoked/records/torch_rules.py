@@ -98,7 +98,9 @@ TORCH = fields(
                     "file": path,
                     "package": word,
                     "version": version,
-                    "how": one_of("content", "empty", "missing", "unreadable", "bytecode"),
+                    "how": one_of(
+                        "content", "empty", "missing", "dangling", "unreadable", "bytecode"
+                    ),
                     "found": word,
                 },
                 needed=("file", "how"),

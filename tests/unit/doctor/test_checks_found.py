@@ -498,6 +498,11 @@ CASES = (
     Case("torch-import", lambda: fails(
         "ImportError: a.so: cannot open shared object file", blame={
             "package": "numpy", "file": "/v/site-packages/numpy/a.so", "of_python": False})),
+    Case("torch-import", lambda: fails(
+        "AttributeError: module 'numpy' has no attribute 'ndarray'",
+        blame={"file": f"{PACKAGES}/torch/storage.py", "package": "torch"},
+        altered=[{"file": f"{PACKAGES}/numpy/__init__.py", "package": "numpy", "version": "2.3.1",
+                  "how": "dangling"}])),
     Case("torch-import", lambda: told(fails(
         "ImportError: cannot import name 'deprecated'", blame={
             "package": "typing_extensions", "file": "/v/site-packages/typing_extensions.py"}),
@@ -689,6 +694,9 @@ CASES = (
     Case("package-altered", lambda: taken(garage={
         "altered": [{**FLAW, "package": "rich", "version": "14.1", "how": "empty"}],
         "more": 3}), severity="warning"),
+    Case("package-altered", lambda: taken(garage={
+        "altered": [{**FLAW, "file": f"{PACKAGES}/rich/__init__.py", "package": "rich",
+                     "version": "14.1", "how": "dangling"}]}), severity="warning"),
     Case("package-altered", lambda: taken(**{
         name: {"library": {"build": "b1", "home": "/usr/lib/python3.12/", "modules": {
             "socket": "aa", "queue": "bb" if name == "garage" else "cc"}}}

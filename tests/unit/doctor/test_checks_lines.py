@@ -21,6 +21,7 @@ from yoked.doctor.fixing import FixJournal, FixPlan, ShellResult, apply_fixes, u
 from yoked.doctor.repairs.files import (
     close_key,
     close_ssh_folder,
+    drop_dead_links,
     make_executable,
     pass_over_block,
     renew_pub,
@@ -221,6 +222,18 @@ def test_a_variable_that_no_file_sets_is_left_to_a_person() -> None:
     (fix,) = unset_variable("garage", "/home/ada", "RANK", [])
 
     assert fix.by_hand
+
+
+def test_links_to_what_is_gone_go_and_no_others(tmp_path: Path) -> None:
+    folder = tmp_path / "my packages"
+    folder.mkdir()
+    (folder / "kept.py").write_text("")
+    (folder / "link.py").symlink_to("kept.py")
+    (folder / "dead.py").symlink_to("/gone/cache/dead.py")
+
+    assert run(drop_dead_links("garage", str(folder)).command, tmp_path).returncode == 0
+
+    assert sorted(each.name for each in folder.iterdir()) == ["kept.py", "link.py"]
 
 
 def test_an_environment_gets_its_settings_back(tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ def test_a_file_that_is_gone_or_empty_is_told_and_tests_need_not_be_there(packag
     assert altered(packages) == [("__init__.py", "torch", "empty"), ("c10d.py", "torch", "missing")]
 
 
+def test_a_file_that_is_a_link_to_what_is_gone_is_told(packages: Path) -> None:
+    file = packages / "torch" / "c10d.py"
+    file.unlink()
+    file.symlink_to("/gone/cache/c10d.py")
+
+    assert altered(packages) == [("c10d.py", "torch", "dangling")]
+
+
 def test_other_packages_are_looked_at_where_there_is_time(packages: Path) -> None:
     info = packages / "rich_text-14.dist-info"
     info.mkdir()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
-from yoked.doctor.checks.interpreter import flaws_of, library_fix, library_words
+from yoked.doctor.checks.interpreter import flaws_of, library_fix, library_words, restored
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_package_aside, remount_executable
@@ -29,6 +29,8 @@ _FIND_KILLER = (
 )
 # What is several times an import of torch.
 _ROOMY_BYTES = 3 << 30
+# What a package lacks, and not only has otherwise.
+_LOST = ("empty", "missing", "dangling", "unreadable")
 # Of what the loader says: libffi.so.8: cannot open shared object file.
 _LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\w.]*(?=: (cannot open|file too short|invalid ELF))")
 # Source: yoked.doctor.host_probes. A busy host's Python starts long before.
@@ -159,6 +161,15 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
                 python=python,
             ),
         )
+    lost = [each for each in told.get("altered") or ()
+            if each.get("package") and each["how"] in _LOST]  # fmt: skip
+    lost = [each for each in lost if each["package"] == package] or lost
+    if lost and lost[0]["package"] != "torch":
+        # Who imports what has no files finds that it lacks a name.
+        of = {key: str(lost[0].get(key) or "") for key in ("how", "package", "version", "file")}
+        package = of["package"]
+        fixes = restored(seen, host, of["how"], package, of["version"], [of["file"]])
+        return f"; it is {package} that is broken{flaws_of(host, package)}", fixes
     if package and not str(package).startswith(("torch", "nvidia")):
         version = told.get("numpy") if package == "numpy" else None
         wanted = f"{package}=={version}" if version else str(package)

@@ -14,6 +14,7 @@ from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import (
     close_environment,
+    drop_dead_links,
     drop_library_folder,
     move_package_aside,
     remove_files,
@@ -35,6 +36,7 @@ _FLAWS = {
     "content": "not what was installed",
     "empty": "empty",
     "missing": "missing",
+    "dangling": "a link to what is gone",
     "unreadable": "not to be read",
 }
 
@@ -216,9 +218,10 @@ def _words(found: list[Taken]) -> list[str]:
     "and programs are the same.",
     cause="Somebody edited an installed file; an installation or a disk was cut short; bytecode "
     "that was compiled with --invalidation-mode unchecked-hash stayed when its source was put "
-    "back. Compared are sizes of all files, and contents of torch, numpy and of what is younger "
-    "than its list. What all hosts have alike is taken for meant.",
-    fix="Installs the package again, without what it needs; removes the bytecode.",
+    "back; a cache was cleaned that an environment has links to (UV_LINK_MODE=symlink). Compared "
+    "are sizes of all files, and contents of torch, numpy and of what is younger than its list. "
+    "What all hosts have alike is taken for meant.",
+    fix="Installs the package again, without what it needs; removes the bytecode, or the links.",
     explains=("world-failed",),
 )
 def package_altered(seen: Examination) -> Iterator[Match]:
@@ -242,7 +245,7 @@ def package_altered(seen: Examination) -> Iterator[Match]:
             is_bytecode = how == "bytecode"
             yield Match(
                 name,
-                *_restored(seen, host, how, package, version, files),
+                *restored(seen, host, how, package, version, files),
                 severity="error" if is_bytecode or package in used else "warning",
                 how="bytecode" if is_bytecode else "",
                 files=first_listed(files, others=more),
@@ -269,15 +272,20 @@ def _flaw_key(each: Mapping[str, Any]) -> tuple[object, ...]:
     return place, each["how"], each.get("found")
 
 
-def _restored(
+def restored(
     seen: Examination, host: HostSeen, how: str, package: str, version: str, files: list[str]
 ) -> tuple[Fix, ...]:
+    """What gives a package the files that were installed. how: their flaw."""
     if how == "bytecode":
         return (remove_files(host.name, files),)
     if how == "unreadable":
         return (by_hand(host.name, "sudo chmod a+r {file}", file=files[0]),)
     wanted = f"{package}=={version.partition('+')[0]}"
-    return get_package(seen, host, wanted, flags=("--anew",), alone=True)
+    fixes = get_package(seen, host, wanted, flags=("--anew",), alone=True)
+    if how == "dangling":
+        folder, packages, _ = files[0].partition("-packages/")
+        fixes = (drop_dead_links(host.name, f"{folder}{packages}"), *fixes)
+    return fixes
 
 
 def _in_other_libraries(seen: Examination) -> Iterator[Match]:

@@ -78,6 +78,12 @@ def remove_files(host: str, files: Sequence[str]) -> Fix:
 
 
 @repair
+def drop_dead_links(host: str, folder: str) -> Fix:
+    """Remove links to what is gone: pip would write through them, to where nothing is."""
+    return Fix(host, command_line("find", "-L", folder, "-type", "l", "-exec", "rm", "{}", "+"))
+
+
+@repair
 def close_environment(host: str, settings: str) -> Fix:
     """Have an environment no longer take packages of the system and of the user along."""
     return change_file(
