@@ -16,6 +16,7 @@ from typing import Any
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.agent.startfiles import places_of
+from yoked.core.unusable import other_home
 from yoked.errors import HostError
 
 _START = "pass"
@@ -40,15 +41,18 @@ def answer_culprits(call: Call) -> dict[str, Any]:
     args: python; said, what it said against it; limit_s for all tries.
     Gives: what, "start" or "import", null where neither fails; late, whether it was given up;
     variables without which it works, each with the `places` of its start files; files that Python
-    reads as it starts, without which it works.
+    reads as it starts, without which it works; home, as `other_home` tells it.
     """
-    tries = _Tries(str(call.args["python"]), float(call.args["limit_s"]), call.cancelled)
-    found: dict[str, Any] = {"what": None, "late": False, "variables": [], "files": []}
+    python = str(call.args["python"])
+    tries = _Tries(python, float(call.args["limit_s"]), call.cancelled)
+    found: dict[str, Any] = {
+        "what": None, "late": False, "variables": [], "files": [], "home": None,
+    }  # fmt: skip
     for what, program in (("start", _START), ("import", _IMPORT)):
         outcome = tries.run(program)
         if outcome is None or outcome.ok:
             continue
-        found.update(what=what, late=outcome.late)
+        found.update(what=what, late=outcome.late, home=other_home(python))
         if what == "start" and tries.works(program, flags=("-S",)):
             found["files"] = tries.files_read_last()
         if not found["files"]:

@@ -1,7 +1,8 @@
-"""A login that works, and yet no agent: which line of a start file there is to blame.
+"""A login that works, and yet no agent: which line of a start file there is to blame, or what
+keeps an interpreter that is there from being used.
 
-The program that finds it out (yoked.agent.starttrace) needs neither what is sent to a host, nor
-threads, nor the variables of the login: those are what may be broken.
+The programs that find it out (yoked.agent.starttrace, yoked.core.unusable) need neither what is
+sent to a host, nor threads, nor the variables of the login: those are what may be broken.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import yoked
+from yoked.doctor.checks.imports import other_library, refusal
 from yoked.records.examination import HostSeen, SshFailure
-from yoked.records.host_rules import START_FILES
-from yoked.records.rules import reread
-from yoked.records.shell import shell_line
+from yoked.records.host_rules import START_FILES, UNUSABLE
+from yoked.records.rules import Rule, reread
+from yoked.records.shell import joined, shell_line
 from yoked.remote.ssh import ssh_argv
 from yoked.text import one_line
 
@@ -29,6 +31,7 @@ SLOW_S = 5.0
 _TRY_S, _LIMIT_S = 4, 25.0
 _FLAGS = shell_line("-E -s -S")
 _SOURCE = Path(yoked.__file__).parent / "agent" / "starttrace.py"
+_UNUSABLE = Path(yoked.__file__).parent / "core" / "unusable.py"
 _SAID = {
     "start": "and no program can be started behind it",
     "threads": "and no program can start a thread behind it",
@@ -49,7 +52,21 @@ _INSIDE = {
 
 def of_start_files(told: SshFailure, host: str, ssh_config: Path | None) -> SshFailure:
     """The same failure, or the line of a start file there that is to blame for it."""
-    return blamed(told, _ask(host, ssh_config))
+    return blamed(told, _ask(host, ssh_config, _SOURCE, START_FILES))
+
+
+def of_interpreter(told: SshFailure, host: str, ssh_config: Path | None, python: str) -> SshFailure:
+    """The same failure, or why the interpreter that the fleet's file names does not start there."""
+    found = _ask(host, ssh_config, _UNUSABLE, UNUSABLE, python)
+    # Its owner can mend it as it is mended where nobody is turned away.
+    if (refused := found.get("barred")) and refused["owner"] != refused["user"]:
+        text = f"{told.text}; {refusal(refused)}"
+        place, user = refused["place"], refused["user"]
+        return replace(told, cause="barred", text=text, about=place, user=user)
+    if home := found.get("home"):
+        text = f"{told.text}; {other_library(home)}"
+        return replace(told, cause="other-home", text=text, about=python)
+    return told
 
 
 def with_reason(seen: HostSeen, ssh_config: Path | None) -> HostSeen:
@@ -87,14 +104,16 @@ def heard(
     }
 
 
-def _ask(host: str, ssh_config: Path | None) -> Mapping[str, Any]:
-    """What a host says of its start files; nothing where it does not come to that."""
+def _ask(
+    host: str, ssh_config: Path | None, source: Path, rule: Rule, *args: str
+) -> Mapping[str, Any]:
+    """What a program says there; nothing where it does not come to that."""
     token = _token()
     config = None if ssh_config is None else str(ssh_config)
     argv = ssh_argv(host, config, patience_s=_TRY_S, shared=False)
     try:
         done = subprocess.run(
-            [*argv, _command(token)],
+            [*argv, _command(source, token, *args)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_LIMIT_S,
@@ -109,7 +128,7 @@ def _ask(host: str, ssh_config: Path | None) -> Mapping[str, Any]:
                 content = json.loads(said)
             except ValueError:
                 return {}
-            found = reread(START_FILES, "start_files", content, [], {})
+            found = reread(rule, source.stem, content, [], {})
             return found if isinstance(found, dict) else {}
     return {}
 
@@ -118,16 +137,19 @@ def _token() -> str:
     return secrets.token_hex(8)
 
 
-def _command(token: str) -> str:
+def _command(source: Path, *args: str) -> str:
     """The program as a line of sh, bash and zsh; the two that read start files begin it without the
     variables of the login (`exec -c`), which may be larger than a program may have.
     """
-    packed = base64.b64encode(zlib.compress(_SOURCE.read_bytes(), 9)).decode()
+    packed = base64.b64encode(zlib.compress(source.read_bytes(), 9)).decode()
     program = f'import base64,zlib;exec(zlib.decompress(base64.b64decode("{packed}")))'
     return shell_line(
-        "y={program}; PATH=$PATH:/usr/local/bin:/usr/bin:/bin; (exec -c true) 2>/dev/null && "
-        'exec -c python3 {flags} -c "$y" {token}; exec python3 {flags} -c "$y" {token}',
+        "y={program}; PATH=$PATH:/usr/local/bin:/usr/bin:/bin; p=python3; "
+        # The first one may be what is broken.
+        "$p {flags} -c 'import random' 2>/dev/null || p=/usr/bin/python3; "
+        "(exec -c true) 2>/dev/null && "
+        'exec -c $p {flags} -c "$y" {args}; exec $p {flags} -c "$y" {args}',
         program=program,
         flags=_FLAGS,
-        token=token,
+        args=joined(" ", args),
     )

@@ -20,7 +20,7 @@ from yoked.core.parallel import at_once, gather_within
 from yoked.core.proc import children_of
 from yoked.doctor.console import told_by
 from yoked.doctor.sshfailure import EXECUTED, explained, stage_of, told_failure, wants_try
-from yoked.doctor.sshinside import of_start_files
+from yoked.doctor.sshinside import of_interpreter, of_start_files
 from yoked.doctor.sshway import (
     Signs,
     Try,
@@ -41,6 +41,8 @@ from yoked.remote.transport import kill_way
 _LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "other")
 # The shell there runs what it is told, and something is in the way of the agent.
 _RUNS = frozenset({("python", ""), ("python", "died"), ("shell", "")})
+# There is an interpreter, and it does not run.
+_OF_PYTHON = ("died", "not-executable")
 # By kind, the causes of which the host itself knows more.
 _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "timeout": ("", "mute", "filtered", "large", "slow"),
@@ -92,20 +94,27 @@ def reached(
         try:
             return connect(host, times * patience_s)
         except YokedError as problem:
-            failure = failure_of(host.name, ssh_config, problem, host.console)
+            failure = failure_of(host.name, ssh_config, problem, host.console, host.python)
         if failure.cause != "slow":
             break
     return failure
 
 
 def failure_of(
-    host: str, ssh_config: Path | None, problem: YokedError, console: Sequence[str] = ()
+    host: str,
+    ssh_config: Path | None,
+    problem: YokedError,
+    console: Sequence[str] = (),
+    python: str | None = None,
 ) -> SshFailure:
     """What kept the agent of a host from coming; where it is not plain, more tries are made.
 
     console: the command that starts a root's shell there by another way; empty: there is none.
+    python: the interpreter that the fleet's file names.
     """
     told = _failure_by_trying(host, ssh_config, problem)
+    if python and told.kind == "python" and told.cause in _OF_PYTHON:
+        told = of_interpreter(told, host, ssh_config, python)
     if (told.kind, told.cause) in _RUNS:
         told = of_start_files(told, host, ssh_config)
     if not console or told.cause not in _ON_CONSOLE.get(told.kind, ()):

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from yoked.core.unusable import barred
+
 # A module of a person's own is small.
 _MOST_SOURCES, _MOST_BYTES = 64, 1 << 20
 _PACKAGES = ("site-packages", "dist-packages")
@@ -51,7 +53,8 @@ def blame(problem: BaseException) -> dict[str, Any]:
 
     file, line: where it failed; package: as pip names what that is of, or None; of_python: whether
     it is of Python's own library; missing: the module that was not found; libraries: as
-    `foreign_libraries` tells those that the loader takes.
+    `foreign_libraries` tells those that the loader takes; barred: who may not read a file, as
+    `barred` tells it.
     """
     file, line = getattr(problem, "path", None), None
     frame = problem.__traceback__ if file is None else None
@@ -67,6 +70,7 @@ def blame(problem: BaseException) -> dict[str, Any]:
     of_python = bool(file) and package is None and str(file).startswith(own)
     named = _LIBRARY_FILE.findall(f"{problem} {file or ''}")
     libraries = [each for path in dict.fromkeys(named) for each in _needed_by(path)]
+    refused = str(problem.filename or "/") if isinstance(problem, PermissionError) else "/"
     return {
         "file": file,
         "line": line,
@@ -74,6 +78,7 @@ def blame(problem: BaseException) -> dict[str, Any]:
         "missing": missing,
         "of_python": of_python,
         "libraries": foreign_libraries(libraries),
+        "barred": barred(refused),
     }
 
 

@@ -48,8 +48,10 @@ _BEAT_S = 0.05
 # Sources of the modules of yoked that it imports, by name. The sender of this file fills them in.
 SOURCES: dict[str, str] = {}
 # The first of them, which alone are needed for versions.
-_FOR_VERSIONS = ("yoked", "yoked.core", "yoked.core.torchbuild", "yoked.probe",
-                 "yoked.probe.origins", "yoked.probe.interpreter")  # fmt: skip
+_FOR_VERSIONS = (
+    "yoked", "yoked.core", "yoked.core.torchbuild", "yoked.core.unusable", "yoked.probe",
+    "yoked.probe.origins", "yoked.probe.interpreter",
+)  # fmt: skip
 
 Spec = Mapping[str, Any]
 World = Callable[[Spec], None]

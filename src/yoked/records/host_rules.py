@@ -153,6 +153,13 @@ PLACE = fields({"file": path, "line": count, "traced": flag}, needed=("file",))
 START_COMMAND = fields(
     {"file": path, "line": count, "words": line, "took_s": number}, needed=("file", "line", "words")
 )
+# See yoked.core.unusable.
+BARRED = fields(
+    {"place": path, "owner": line, "mode": word, "user": line, "lacks": one_of("r", "x")},
+    needed=("place", "owner", "mode", "user", "lacks"),
+)
+OTHER_HOME = fields({"file": path, "home": path, "own": path}, needed=("file", "home", "own"))
+UNUSABLE = fields({"barred": BARRED, "home": OTHER_HOME})
 _HOP = fields({"interface": interface, "gateway": address, "weight": count}, needed=("interface",))
 _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yoked.records.host_rules import PLACE
+from yoked.records.host_rules import BARRED, OTHER_HOME, PLACE
 from yoked.records.rules import (
     count,
     each,
@@ -31,6 +31,7 @@ CULPRITS = fields(
             fields({"name": variable, "places": each(PLACE)}, needed=("name", "places"))
         ),
         "files": each(path),
+        "home": OTHER_HOME,
     }
 )
 
@@ -66,6 +67,7 @@ TORCH = fields(
                 "missing": word,
                 "of_python": flag,
                 "libraries": each(_FOREIGN),
+                "barred": BARRED,
             }
         ),
         "compiled": flag,  # whether what Python made of torch's sources is kept

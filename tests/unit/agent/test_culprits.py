@@ -39,7 +39,7 @@ def python_of(packages: Path) -> Path:
 
 
 def test_what_works_has_no_culprit() -> None:
-    assert look() == {"what": None, "late": False, "variables": [], "files": []}
+    assert look() == {"what": None, "late": False, "variables": [], "files": [], "home": None}
 
 
 def test_a_variable_that_python_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +105,19 @@ def test_an_installation_that_is_broken_by_itself_has_no_culprit(environment: Pa
     found = look("/bin/false")
 
     assert (found["what"], found["variables"], found["files"]) == ("start", [], [])
+
+
+def test_an_environment_that_fails_is_told_to_be_anothers(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(culprits, "_IMPORT", "import sys; sys.exit(1)")
+    assert look(python_of(environment))["home"] is None
+    settings = environment.parents[2] / "pyvenv.cfg"
+
+    settings.write_text("home = /nonexistent\n")
+
+    found = look(python_of(environment))["home"]
+    assert (found["file"], found["home"]) == (str(settings), "/nonexistent")
 
 
 def test_what_cannot_be_started_is_no_riddle(tmp_path: Path) -> None:

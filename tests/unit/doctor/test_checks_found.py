@@ -143,6 +143,8 @@ ABOUT = {
     "start-file": "/home/ada/.bashrc:3",
     "wrong-user": "ubuntu",
     "not-executable": "/opt/py/bin/python3.11",
+    "barred": "/root",
+    "other-home": "~/my venv/bin/python",
     "config-mode": "/home/ada/.ssh/config",
 }
 SCRATCH = {"path": "/scratch", "exists": True, "writable": False, "read_only": False,
@@ -487,6 +489,15 @@ CASES = (
         culprits={"what": "start", "files": [],
                   "variables": [{"name": "PYTHONHASHSEED", "places": PLACES}]},
         environment={"PYTHONHASHSEED": "random0"}, set_by={"PYTHONHASHSEED": PLACES})),
+    Case("torch-import", lambda: fails(
+        "ModuleNotFoundError: No module named 'math'", begun=False, culprits={
+            "what": "start", "files": [], "variables": [], "home": {
+                "file": "/v/pyvenv.cfg", "home": "/usr/bin", "own": "/opt/py/bin"}})),
+    Case("torch-import", lambda: fails(
+        f"PermissionError: [Errno 13] Permission denied: '{PACKAGES}/typing_extensions.py'",
+        blame={"package": "torch", "barred": {
+            "place": f"{PACKAGES}/typing_extensions.py", "owner": "root", "mode": "0600",
+            "user": "ada", "lacks": "r"}})),
     Case("torch-import", lambda: fails(
         "SystemExit: no IDE", begun=False, culprits={
             "what": "start", "files": ["/v/site-packages/zz.pth"], "variables": []})),

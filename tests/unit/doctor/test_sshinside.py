@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 from tests.unit.doctor.test_sshtry import an_ssh
 
 from yoked.doctor import sshinside
-from yoked.doctor.sshinside import blamed, heard, of_start_files, with_reason
+from yoked.doctor.sshinside import blamed, heard, of_interpreter, of_start_files, with_reason
 from yoked.records.examination import HostSeen, SshFailure
 
 DIED = SshFailure("python", "ValueError: invalid literal", cause="died")
@@ -64,6 +67,42 @@ def test_the_program_comes_through_a_shell_without_what_that_has(
     failure = of_start_files(DIED, "attic", None)
 
     assert failure.about == "/home/ada/.bashrc:3"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_an_environment_with_anothers_library_is_told_though_the_first_python_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    settings = folder / "pyvenv.cfg"
+    settings.write_text(f"home = {tmp_path}\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    an_ssh(tmp_path, monkeypatch, 'for each; do :; done; exec bash -c "$each"')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    failure = of_interpreter(DIED, "attic", None, f"{folder}/bin/python")
+
+    assert (failure.cause, failure.about) == ("other-home", f"{folder}/bin/python")
+    assert f"{settings} has it take the library of {tmp_path}, and it is of " in failure.text
+
+
+@pytest.mark.parametrize(
+    ("owner", "cause"), [("root", "barred"), ("ada", "not-executable")], ids=["other", "own"]
+)
+def test_whom_a_place_turns_away_that_is_not_his_is_told_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch, owner: str, cause: str
+) -> None:
+    place = {"place": "/root", "owner": owner, "mode": "0700", "user": "ada", "lacks": "x"}
+    monkeypatch.setattr(sshinside, "_ask", lambda *args: {"barred": place, "home": None})
+    failed = SshFailure("python", "cannot execute", cause="not-executable", about="/v/bin/python")
+
+    failure = of_interpreter(failed, "attic", None, "/v/bin/python")
+
+    assert failure.cause == cause
+    assert ("/root is root's (mode 0700), and ada" in failure.text) is (owner == "root")
 
 
 @pytest.mark.parametrize("says", ["echo nothing", "echo TOKEN {}", "exit 255"])

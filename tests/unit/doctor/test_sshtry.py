@@ -385,6 +385,33 @@ def test_a_host_that_is_slow_is_waited_for_once_more_and_longer(
     assert tried == tries
 
 
+@pytest.mark.parametrize(
+    ("said", "python", "asks"),
+    [
+        ("exec: /v/bin/python: cannot execute: Permission denied", "/v/bin/python", True),
+        ("ModuleNotFoundError: No module named 'math'", "/v/bin/python", True),
+        ("ModuleNotFoundError: No module named 'math'", None, False),
+        ("This account is currently not available.", "/v/bin/python", False),
+    ],
+)
+def test_why_an_interpreter_does_not_run_is_asked_where_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, python: str | None, asks: bool
+) -> None:
+    asked = []
+
+    def ask(told: SshFailure, *args: object) -> SshFailure:
+        asked.append(args)
+        return SshFailure("python", said, cause="barred")
+
+    monkeypatch.setattr(sshtry, "of_interpreter", ask)
+    monkeypatch.setattr(sshtry, "of_start_files", lambda told, *args: told)
+    problem = explain_end("attic", 1, said, ssh=False)
+
+    failure_of("attic", tmp_path, problem, python=python)
+
+    assert asked == ([("attic", tmp_path, python)] if asks else [])
+
+
 @needs_ssh
 def test_a_console_is_asked_where_the_host_alone_knows_and_with_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import yoked
-from yoked.probe.origins import foreign_libraries
+from yoked.probe import origins
+from yoked.probe.origins import blame, foreign_libraries
 
 SOURCES = {"torch/__init__.py": "A = 1\n", "torch/c10d.py": "B = 2\n", "torch/tests/t.py": "\n"}
 
@@ -85,6 +86,17 @@ def test_a_file_that_is_a_link_to_what_is_gone_is_told(packages: Path) -> None:
     file.symlink_to("/gone/cache/c10d.py")
 
     assert altered(packages) == [("c10d.py", "torch", "dangling")]
+
+
+def test_who_may_not_read_a_file_is_told_of_the_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = {"place": "/opt/v"}
+    monkeypatch.setattr(origins, "barred", lambda file: place if file == "/opt/v/a.py" else None)
+
+    assert blame(PermissionError(13, "Permission denied", "/opt/v/a.py"))["barred"] == place
+    assert blame(PermissionError(13, "Permission denied"))["barred"] is None
+    assert blame(ImportError("/opt/v/a.py"))["barred"] is None
 
 
 def test_other_packages_are_looked_at_where_there_is_time(packages: Path) -> None:

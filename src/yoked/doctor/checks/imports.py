@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
 from yoked.doctor.checks.interpreter import flaws_of, library_fix, library_words, restored
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.files import move_package_aside, remount_executable
+from yoked.doctor.repairs.files import let_use, move_package_aside, name_home, remount_executable
 from yoked.doctor.repairs.packages import get_package, get_torch
 from yoked.doctor.repairs.startfiles import unset_variable
 from yoked.records.examination import Examination, Fix, HostSeen
@@ -35,6 +36,19 @@ _LOST = ("empty", "missing", "dangling", "unreadable")
 _LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\w.]*(?=: (cannot open|file too short|invalid ELF))")
 # Source: yoked.doctor.host_probes. A busy host's Python starts long before.
 _STUCK_S = 8.0
+
+
+def refusal(told: Mapping[str, Any]) -> str:
+    """Who may not use a place, and whose it is. told: as `barred` of yoked.core.unusable does."""
+    return (
+        f"{told['place']} is {told['owner']}'s (mode {told['mode']}), and {told['user']}, as whom "
+        "ssh comes in, may not use it"
+    )
+
+
+def other_library(told: Mapping[str, Any]) -> str:
+    """Whose library an environment takes. told: as `other_home` of yoked.core.unusable does."""
+    return f"{told['file']} has it take the library of {told['home']}, and it is of {told['own']}"
 
 
 def _error(host: HostSeen) -> str:
@@ -68,14 +82,15 @@ def _error(host: HostSeen) -> str:
     "`Illegal instruction`, `Fatal Python error: ...`, or a launch that stands where it compares "
     "versions.",
     cause="A variable that Python, torch or the loader obeys (PYTHONHASHSEED, TORCH_LOGS, "
-    "LD_LIBRARY_PATH); a .pth file or a sitecustomize; a package that was cut short, or is for "
-    "another processor; a library that /etc/ld.so.conf.d has the loader take before the system's; "
-    "a Python that was built without ssl. Variables and files are named where "
-    "it works without them, which was tried. Signal 9: too little memory. `failed to map segment`: "
-    "its file system is mounted noexec.",
+    "LD_LIBRARY_PATH); a .pth file or a sitecustomize; a package that was cut short, is for "
+    "another processor, or may not be read by whom ssh comes in as; a pyvenv.cfg of another "
+    "Python; a library that /etc/ld.so.conf.d has the loader take before the system's; a Python "
+    "that was built without ssl. Variables and files are named where it works without them, which "
+    "was tried. Signal 9: too little memory. `failed to map segment`: its file system is mounted "
+    "noexec.",
     fix="Takes the variable out, moves the file out of the way, or installs the package anew that "
-    "is broken; lets libraries be loaded from where it lies; by hand for signal 9, and for what is "
-    "of Python itself or of the system, which pip cannot mend.",
+    "is broken; lets libraries be loaded from where it lies; by hand for signal 9, for what is of "
+    "Python itself or of the system, which pip cannot mend, and for what may not be read.",
     on_cluster="In containers: an image built for a newer driver or processor than the node's.",
     explains=("world-failed", "gloo-missing", "numpy-missing", "agent-failed", "package-altered",
               "unlike-python"),
@@ -128,6 +143,8 @@ def _cause(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...]]:
     if files := [str(each) for each in at(told, "culprits", "files") or ()]:
         aside = (move_package_aside(host.name, each) for each in files)
         return f"; it was at {listed(files)}, which it reads whenever it starts", tuple(aside)
+    if home := mapping(at(told, "culprits", "home")):
+        return f"; {other_library(home)}", (name_home(host.name, str(told.get("python"))),)
     return _broken_part(seen, host)
 
 
@@ -138,6 +155,8 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
     if foreign := blame.get("libraries"):
         mends = (fix for each in foreign for fix in library_fix(host.name, each))
         return f"; {listed(map(library_words, foreign))}", tuple(mends)
+    if refused := mapping(blame.get("barred")):
+        return f"; {refusal(refused)}", (let_use(host.name, refused),)
     package, missing, file = (blame.get(each) for each in ("package", "missing", "file"))
     library = _LIBRARY.search(_error(host))
     if blame.get("of_python") and library and not missing:

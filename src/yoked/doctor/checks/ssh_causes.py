@@ -96,6 +96,9 @@ _PYTHON = {
     "": "the agent, and every rank, is a Python program",
     "not-executable": "the system there may not execute that Python: its mode, or that of what it "
     "links to, or a file system that is mounted noexec",
+    "barred": "that Python is there, and a folder on the way to it, or to what it links to, is "
+    "closed to the user as whom ssh comes in",
+    "other-home": "that Python takes the library of another one, whose parts do not fit it",
     "no-place": "the agent is unpacked into the cache, or else into /dev/shm: a disk that is full, "
     "a folder of somebody else's, or a program that empties the cache",
     "died": "the shell there runs what it is told, and Python ends before it runs the agent",

@@ -15,7 +15,13 @@ from yoked.doctor.checks.ssh_login import (
     at_console,
 )
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.files import make_executable, name_for_ssh, pass_over_block
+from yoked.doctor.repairs.files import (
+    let_use,
+    make_executable,
+    name_for_ssh,
+    name_home,
+    pass_over_block,
+)
 from yoked.doctor.repairs.startfiles import leave_out_line, quiet, take_out_variable
 from yoked.doctor.repairs.system import give_login_shell, install_python, start_ssh_server
 from yoked.records.examination import Fix, SshKind
@@ -128,6 +134,15 @@ def _look_at_python(it: Unreached) -> tuple[Fix, ...]:
             python=python,
         ),
     )
+
+
+def _let_pass(it: Unreached) -> tuple[Fix, ...]:
+    user = it.failure.user or "USER"
+    return (let_use(it.name, {"place": it.failure.about, "lacks": "x", "user": user}),)
+
+
+def _own_home(it: Unreached) -> tuple[Fix, ...]:
+    return (name_home(it.name, it.failure.about),)
 
 
 def _give_place(it: Unreached) -> tuple[Fix, ...]:
@@ -415,6 +430,8 @@ MENDS: Mapping[SshKind, Mapping[str, Mend]] = {
     "python": {
         "": _get_python,
         "not-executable": _let_run,
+        "barred": _let_pass,
+        "other-home": _own_home,
         "no-place": _give_place,
         "died": _look_at_python,
     },

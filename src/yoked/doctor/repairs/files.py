@@ -7,10 +7,12 @@ a whole copy of it is there, and nothing is put back where there is none: the li
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
 
-from yoked.doctor.repairs.base import as_root, repair
+from yoked.doctor.repairs.base import as_root, by_hand, repair
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, joined, path_word, quoted, shell_line
 
@@ -93,6 +95,40 @@ def close_environment(host: str, settings: str) -> Fix:
         lambda old: command_line(
             "sed", "-E", "s/^(include-system-site-packages *= *).*/\\1false/", old
         ),
+    )
+
+
+@repair
+def name_home(host: str, python: str) -> Fix:
+    """Have an environment take the library of the Python that its own link leads to."""
+    home = shell_line(
+        '"s|^home *=.*|home = $(dirname "$(readlink -f {python})")|"', python=path_word(python)
+    )
+    return change_file(
+        host,
+        path_word(f"{PurePosixPath(python).parent.parent}/pyvenv.cfg"),
+        "home",
+        lambda old: shell_line("sed {home} {old}", home=home, old=old),
+    )
+
+
+def let_use(host: str, told: Mapping[str, Any]) -> Fix:
+    """Let all use a place, and of packages the others that came with it. told: place, lacks and
+    user, as `barred` of yoked.core.unusable tells them.
+    """
+    place = str(told["place"])
+    folder, packages, _ = place.partition("-packages/")
+    what = (
+        shell_line("-R a+rX {place}", place=f"{folder}{packages}")
+        if packages
+        else shell_line("{mode} {place}", mode=f"a+{told['lacks']}", place=place)
+    )
+    return by_hand(
+        host,
+        "sudo chmod {what}    where {user} may not use sudo, its owner does it; or take another "
+        "Python (`yoked install`, once no `python` stands for this host in the fleet's file)",
+        what=what,
+        user=told["user"],
     )
 
 
