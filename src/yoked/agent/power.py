@@ -1,12 +1,14 @@
 """Whether this host stays awake, at its speed, and keeps what was started when its user leaves.
 
-Source: logind.conf(5), systemd.unit(5), the kernel's cpufreq documentation.
+Source: logind.conf(5), systemd.unit(5), the kernel's cpufreq documentation; of a planned shutdown
+systemd's logind-dbus.c.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,11 @@ _HELD_DOWN = 0.85
 
 def probe_power() -> dict[str, Any]:
     """on_battery, lid, lid_action, idle_action, can_inhibit, kill_user_processes, linger,
-    governor, throttled, sleep_targets.
+    governor, throttled, sleep_targets, shutdown_s.
 
     lid: open or closed; throttled: whether something holds the CPU below its highest frequency;
-    sleep_targets: masked or allowed. None: this host has none of it, or does not tell.
+    sleep_targets: masked or allowed; shutdown_s: until a planned one. None: this host has none of
+    it, or does not tell.
     """
     if sys.platform == "darwin":
         return {"on_battery": on_battery(), "can_inhibit": _can_inhibit()}
@@ -44,7 +47,17 @@ def probe_power() -> dict[str, Any]:
         "governor": text(CPUS / "cpu0/cpufreq/scaling_governor") or None,
         "throttled": throttled(CPUS, affinity()),
         "sleep_targets": _sleep_targets() if logind else None,
+        "shutdown_s": planned_shutdown_s(),
     }
+
+
+def planned_shutdown_s(root: Path = Path("/")) -> float | None:
+    """Seconds until a shutdown that somebody planned."""
+    said = text(root / "run/systemd/shutdown/scheduled")
+    when = re.search(r"^USEC=(\d+)$", said, re.MULTILINE)
+    left_s = int(when[1]) / 1e6 - time.time() if when else 0.0
+    # `shutdown -k` sends messages alone.
+    return None if left_s <= 0 or "MODE=dry-" in said else round(left_s, 1)
 
 
 def logind_settings(root: Path = Path("/")) -> dict[str, str]:

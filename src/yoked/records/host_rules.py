@@ -302,6 +302,7 @@ HEALTH = fields(
                 "governor": word,
                 "throttled": flag,
                 "sleep_targets": word,
+                "shutdown_s": number,
             }
         ),
         "processors": fields(

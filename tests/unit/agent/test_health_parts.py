@@ -203,6 +203,25 @@ def test_the_clock_is_now() -> None:
     assert found["synchronised"] in (True, False, None)
 
 
+@pytest.mark.parametrize(
+    ("in_s", "mode", "is_planned"),
+    [(600, "poweroff", True), (600, "dry-poweroff", False), (-600, "reboot", False)],
+)
+def test_a_shutdown_that_is_planned_is_told(
+    tmp_path: Path, in_s: int, mode: str, is_planned: bool
+) -> None:
+    assert power.planned_shutdown_s(tmp_path) is None
+    folder = tmp_path / "run/systemd/shutdown"
+    folder.mkdir(parents=True)
+
+    (folder / "scheduled").write_text(
+        f"USEC={int(time.time() + in_s)}000000\nWARN_WALL=1\nMODE={mode}\n"
+    )
+
+    found_s = power.planned_shutdown_s(tmp_path)
+    assert (found_s is not None and 500 < found_s < 601) is is_planned
+
+
 @pytest.mark.parametrize(("zone", "offset_s"), [("UTC+5", -18_000), ("UTC-5:30", 19_800)])
 def test_the_clock_has_the_zone_that_a_program_would_have(
     monkeypatch: pytest.MonkeyPatch, zone: str, offset_s: int

@@ -626,6 +626,8 @@ CASES = (
          hosts=(), severity="warning"),
     Case("ptrace", said("health/kernel/ptrace_scope", 2), severity="warning"),
     # power
+    Case("shutdown", said("health/power/shutdown_s", 40.0)),
+    Case("shutdown", said("health/power/shutdown_s", 9 * 3600.0), severity="warning"),
     Case("logout", said("health/power/kill_user_processes", True)),
     Case("battery", said("health/power/on_battery", True), severity="warning"),
     Case("lid", said("health/power/can_inhibit", False, "study"),

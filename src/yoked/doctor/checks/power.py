@@ -11,6 +11,7 @@ from yoked.doctor.repairs.system import let_linger, mask_sleep, unlock_cpu_speed
 from yoked.records.examination import Examination, HostSeen
 
 _SLEEPS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "poweroff", "halt")
+_SOON_S = 3600.0
 
 
 @check(
@@ -124,4 +125,27 @@ def throttled(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, unlock_cpu_speed(host.name), what=what)
 
 
-CHECKS = (logout, battery, lid, idle_sleep, throttled)
+@check(
+    "shutdown",
+    question="Do all hosts stay on?",
+    reads=("health.power",),
+    severity="error",
+    saw="{host} goes off, or starts again, in {left:duration}: a shutdown is planned there",
+    why="a run with ranks there ends with it",
+    symptom="A host is gone in the middle of a run, each evening at the same time.",
+    cause="A person, cron or a timer typed `shutdown -h 20:00`: /run/systemd/shutdown/scheduled "
+    "has it. Of one that is more than an hour away it is a warning.",
+    fix="By hand.",
+)
+def shutdown(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        if left_s := part(host, "power", "shutdown_s"):
+            yield Match(
+                host.name,
+                by_hand(host.name, "sudo shutdown -c    or begin when it is on again"),
+                severity="error" if left_s < _SOON_S else "warning",
+                left=left_s,
+            )
+
+
+CHECKS = (shutdown, logout, battery, lid, idle_sleep, throttled)
