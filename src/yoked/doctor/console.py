@@ -108,6 +108,10 @@ LINKS = {
         template("mkdir -m 755 {about}"),
     ),
     "no-host-keys": Link("sshd has no host key that it can read", template("ssh-keygen -A")),
+    "host-key-mode": Link(
+        "sshd refuses its own host keys, for others may read them: {about}",
+        template("echo {about} | xargs chmod 600"),
+    ),
     "no-sshd-account": Link(
         "there is no account sshd, which the ssh server needs",
         template("useradd -r -d /run/sshd -s /usr/sbin/nologin sshd"),
@@ -201,6 +205,15 @@ LINKS = {
     "pam-limit": Link(
         "PAM gives each login of {user} `{about}`, and little can run ({file}, line {line})",
         template("sed -i.yoked {line}'s/^/# /' {file}"),
+    ),
+    "log-stopped": Link(
+        "each login waits for its word to {file}: {about}, which reads it, is stopped "
+        "(process {line})",
+        template("kill -CONT {line}"),
+    ),
+    "log-waits": Link(
+        "each login waits for its word to {file}: {about} reads nothing (process {line})",
+        template("kill {line}; systemctl restart rsyslog || systemctl restart systemd-journald"),
     ),
     "pam": Link(
         "PAM ends the login of {user}: {about}. Without PAM it works",

@@ -86,7 +86,10 @@ settings=${settings:-$etc/ssh/sshd_config}
 wrong=$("$sshd" -t -f "$settings" 2>&1 | tr -d '\r')
 "$sshd" -t -f "$settings" 2> /dev/null || case $wrong in
     *'separation directory'*) no privsep-folder "$(echo "$wrong" | sed -n 's/.*directory: *//p' | head -n 1)" ;;
-    *'no hostkeys'*) no no-host-keys ;;
+    *'no hostkeys'*)
+        open=$(echo "$wrong" | sed -n "s/^Permissions 0[0-7]* for '\(.*\)' are too open.*/\1/p" | tr '\n' ' ')
+        [ -z "$open" ] || no host-key-mode "${open% }"
+        no no-host-keys ;;
     *'separation user'*) no no-sshd-account ;;
     *) no settings "$(echo "$wrong" | tail -n 1)" "$settings" ;;
 esac
@@ -213,6 +216,21 @@ pam_limit() {
     done
 }
 
+# Who does not read what programs log, where each word to it waits: PAM has one at each login.
+log_reader() {
+    log=$(readlink -f "$YOKED_ROOT/dev/log") && command -v logger > /dev/null || return
+    within 2 logger -p auth.debug 'a login is tried' > /dev/null 2>&1
+    [ $? = 124 ] || return
+    socket=$(awk -v path="$log" '$8 == path { print $7; exit }' "$proc/net/unix")
+    for each in "$proc"/[0-9]*; do
+        # systemd has it too, for the one that it starts.
+        [ "${each##*/}" != 1 ] && [ -n "$socket" ] || continue
+        [ -n "$(find "$each/fd" -lname "socket:\[$socket\]" 2> /dev/null)" ] || continue
+        ! grep -q '^State:.*T' "$each/status" || no log-stopped "$(cat "$each/comm")" "$log" "${each##*/}"
+        no log-waits "$(cat "$each/comm")" "$log" "${each##*/}"
+    done
+}
+
 # All that start files print or run goes on behind this, so it needs no program.
 in='echo yoked-in'
 folder=$(mktemp -d "$run/yoked.XXXXXX" 2> /dev/null || mktemp -d)
@@ -246,6 +264,7 @@ if ! try "$in"; then
     cp "$folder/log" "$folder/first"
     if [ "$(setting usepam)" = yes ] && try "$in" '-o UsePAM=no'; then
         pam_limit
+        log_reader
         no pam "${reason:-$(tail -n 1 "$folder/said")}" "$etc/pam.d/sshd"
     fi
     if ! grep -q '^Accepted publickey' "$folder/first"; then

@@ -164,6 +164,38 @@ def no_folder(system: System) -> None:
     system.write("wrong", "Missing privilege separation directory: /run/sshd\r\n")
 
 
+def open_keys(system: System) -> None:
+    said = "".join(
+        f"Permissions 0644 for '/etc/ssh/{kind}_key' are too open.\r\n" for kind in ("rsa", "ecdsa")
+    )
+    system.write("wrong", f"{said}sshd: no hostkeys available -- exiting.\r\n")
+
+
+def no_keys_at_all(system: System) -> None:
+    system.write("wrong", "sshd: no hostkeys available -- exiting.\r\n")
+
+
+def log_stands(system: System, state: str = "T (stopped)") -> None:
+    system.refuses("Accepted publickey\n")
+    for pid, opened in (("1", "socket:[77]"), ("31", "socket:[78]"), ("32", "socket:[77]")):
+        folder = system.root / "proc" / pid
+        (folder / "fd").mkdir(parents=True)
+        (folder / "fd" / "3").symlink_to(opened)
+        (folder / "comm").write_text("rsyslogd\n")
+        (folder / "status").write_text(f"State:\t{state}\n")
+    (system.root / "proc/net").mkdir()
+    (system.root / "dev").mkdir()
+    system.write("dev/log", "")
+    log = os.path.realpath(system.root / "dev/log")
+    system.write("proc/net/unix", f"0: 2 0 0 2 1 78 /run/x\n0: 2 0 0 2 1 77 {log}\n")
+    system.write("bin/logger", "#!/bin/sh\nexec sleep 60\n")
+    (system.root / "bin/logger").chmod(0o755)
+
+
+def log_waits(system: System) -> None:
+    log_stands(system, "S (sleeping)")
+
+
 def mistyped(system: System) -> None:
     system.write("wrong", "/etc/ssh/sshd_config: line 3: Bad configuration option: Prt\r\n")
 
@@ -257,6 +289,10 @@ def start_file_waits(system: System) -> None:
         (broken, "shell-broken", "bin/own-shell", 0),
         (no_home, "home-gone", "home", 0),
         (no_folder, "privsep-folder", "/run/sshd", 0),
+        (open_keys, "host-key-mode", "/etc/ssh/rsa_key /etc/ssh/ecdsa_key", 0),
+        (no_keys_at_all, "no-host-keys", "", 0),
+        (log_stands, "log-stopped", "rsyslogd", 32),
+        (log_waits, "log-waits", "rsyslogd", 32),
         (mistyped, "settings", "line 3: Bad configuration option: Prt", 0),
         (stopped, "not-running", "", 0),
         (expired, "expired", "7305", 0),
