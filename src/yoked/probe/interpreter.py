@@ -284,6 +284,9 @@ def _altered(info: Path) -> Iterator[dict[str, Any]]:
         return
     try:
         listed_s = (info / "RECORD").stat().st_mtime
+    except PermissionError:
+        yield {"file": str(info), "package": package, "version": version, "how": "unreadable"}
+        return
     except OSError:
         return
     folder = str(info.parent)
@@ -314,6 +317,8 @@ def _flaw(
         # Images that were made slim lack whole folders, and tests.
         is_meant = "test" in name or not Path(file).parent.is_dir()
         return None if is_gone and is_meant else "missing" if is_gone else "unreadable"
+    if not os.access(file, os.R_OK):
+        return "unreadable"
     if size.isdigit() and status.st_size != int(size):
         return "content" if status.st_size else "empty"
     is_young = status.st_mtime > listed_s + _YOUNGER_S

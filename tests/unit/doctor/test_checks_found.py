@@ -710,6 +710,10 @@ CASES = (
     Case("package-altered", lambda: taken(garage={
         "altered": [{**FLAW, "file": f"{PACKAGES}/rich/__init__.py", "package": "rich",
                      "version": "14.1", "how": "dangling"}]}), severity="warning"),
+    Case("package-altered", lambda: taken(garage={
+        "imported": None, "altered": [{
+            "file": f"{PACKAGES}/typing_extensions-4.12.dist-info", "package": "typing_extensions",
+            "version": "4.12", "how": "unreadable"}]})),
     Case("package-altered", lambda: taken(**{
         name: {"library": {"build": "b1", "home": "/usr/lib/python3.12/", "modules": {
             "socket": "aa", "queue": "bb" if name == "garage" else "cc"}}}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import yoked
-from yoked.probe import origins
+from yoked.probe import interpreter, origins
 from yoked.probe.origins import blame, foreign_libraries
 
 SOURCES = {"torch/__init__.py": "A = 1\n", "torch/c10d.py": "B = 2\n", "torch/tests/t.py": "\n"}
@@ -78,6 +78,26 @@ def test_a_file_that_is_gone_or_empty_is_told_and_tests_need_not_be_there(packag
     (packages / "torch" / "tests" / "t.py").unlink()
 
     assert altered(packages) == [("__init__.py", "torch", "empty"), ("c10d.py", "torch", "missing")]
+
+
+def test_what_may_not_be_read_is_told_of_files_and_of_the_list_itself(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, info = packages / "torch" / "c10d.py", packages / "torch-2.13.0.dist-info"
+
+    def refuse(path: Path, **more: Any) -> os.stat_result:
+        if path == info / "RECORD":
+            raise PermissionError(13, "Permission denied")
+        return os.stat(path, **more)  # noqa: PTH116
+
+    # Root may read all.
+    monkeypatch.setattr(os, "access", lambda path, wanted: path != str(file))
+    (found,) = interpreter._altered(info)
+    monkeypatch.setattr(Path, "stat", refuse)
+    (whole,) = interpreter._altered(info)
+
+    assert (found["file"], found["how"]) == (str(file), "unreadable")
+    assert (whole["file"], whole["how"]) == (str(info), "unreadable")
 
 
 def test_a_file_that_is_a_link_to_what_is_gone_is_told(packages: Path) -> None:
@@ -185,8 +205,6 @@ def test_a_plugin_that_torch_loads_by_itself_is_told_unless_it_is_switched_off(
 def test_a_library_before_one_of_the_systems_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from yoked.probe import origins
-
     system, other = tmp_path / "system", tmp_path / "sim"
     for folder in (system, other):
         folder.mkdir()

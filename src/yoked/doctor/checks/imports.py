@@ -8,7 +8,13 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
-from yoked.doctor.checks.interpreter import flaws_of, library_fix, library_words, restored
+from yoked.doctor.checks.interpreter import (
+    LOST,
+    flaws_of,
+    library_fix,
+    library_words,
+    restored,
+)
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import let_use, move_package_aside, name_home, remount_executable
@@ -30,8 +36,6 @@ _FIND_KILLER = (
 )
 # What is several times an import of torch.
 _ROOMY_BYTES = 3 << 30
-# What a package lacks, and not only has otherwise.
-_LOST = ("empty", "missing", "dangling", "unreadable")
 # Of what the loader says: libffi.so.8: cannot open shared object file.
 _LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\w.]*(?=: (cannot open|file too short|invalid ELF))")
 # Source: yoked.doctor.host_probes. A busy host's Python starts long before.
@@ -181,7 +185,7 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
             ),
         )
     lost = [each for each in told.get("altered") or ()
-            if each.get("package") and each["how"] in _LOST]  # fmt: skip
+            if each.get("package") and each["how"] in LOST]  # fmt: skip
     lost = [each for each in lost if each["package"] == package] or lost
     if lost and lost[0]["package"] != "torch":
         # Who imports what has no files finds that it lacks a name.

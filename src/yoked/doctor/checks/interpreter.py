@@ -16,6 +16,7 @@ from yoked.doctor.repairs.files import (
     close_environment,
     drop_dead_links,
     drop_library_folder,
+    let_use,
     move_package_aside,
     remove_files,
 )
@@ -39,6 +40,8 @@ _FLAWS = {
     "dangling": "a link to what is gone",
     "unreadable": "not to be read",
 }
+# What a package lacks, and not only has otherwise.
+LOST = frozenset(_FLAWS) - {"content"}
 
 
 @dataclass(frozen=True)
@@ -243,10 +246,13 @@ def package_altered(seen: Examination) -> Iterator[Match]:
         for (how, package, version), files in groups.items():
             more = int(mapping(host.torch).get("more") or 0)
             is_bytecode = how == "bytecode"
+            # What is looked at before an import of torch is needed by torch.
+            is_imported = mapping(host.torch).get("imported") is True
+            is_needed = package in used or (how in LOST and not is_imported)
             yield Match(
                 name,
                 *restored(seen, host, how, package, version, files),
-                severity="error" if is_bytecode or package in used else "warning",
+                severity="error" if is_bytecode or is_needed else "warning",
                 how="bytecode" if is_bytecode else "",
                 files=first_listed(files, others=more),
                 package=f"{package} {version}",
@@ -279,7 +285,8 @@ def restored(
     if how == "bytecode":
         return (remove_files(host.name, files),)
     if how == "unreadable":
-        return (by_hand(host.name, "sudo chmod a+r {file}", file=files[0]),)
+        user = host.facts.get("user") or "USER"
+        return (let_use(host.name, {"place": files[0], "lacks": "r", "user": user}),)
     wanted = f"{package}=={version.partition('+')[0]}"
     fixes = get_package(seen, host, wanted, flags=("--anew",), alone=True)
     if how == "dangling":
