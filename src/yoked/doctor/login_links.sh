@@ -226,8 +226,9 @@ log_reader() {
         # systemd has it too, for the one that it starts.
         [ "${each##*/}" != 1 ] && [ -n "$socket" ] || continue
         [ -n "$(find "$each/fd" -lname "socket:\[$socket\]" 2> /dev/null)" ] || continue
-        ! grep -q '^State:.*T' "$each/status" || no log-stopped "$(cat "$each/comm")" "$log" "${each##*/}"
-        no log-waits "$(cat "$each/comm")" "$log" "${each##*/}"
+        name=$(tr '\0' '\n' < "$each/cmdline" | head -n 1)
+        ! grep -q '^State:.*T' "$each/status" || no log-stopped "$name" "$log" "${each##*/}"
+        no log-waits "$name" "$log" "${each##*/}"
     done
 }
 

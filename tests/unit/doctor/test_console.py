@@ -181,7 +181,8 @@ def log_stands(system: System, state: str = "T (stopped)") -> None:
         folder = system.root / "proc" / pid
         (folder / "fd").mkdir(parents=True)
         (folder / "fd" / "3").symlink_to(opened)
-        (folder / "comm").write_text("rsyslogd\n")
+        (folder / "comm").write_text("in:imuxsock\n")
+        (folder / "cmdline").write_text("/usr/sbin/rsyslogd\0-n\0")
         (folder / "status").write_text(f"State:\t{state}\n")
     (system.root / "proc/net").mkdir()
     (system.root / "dev").mkdir()
@@ -291,8 +292,8 @@ def start_file_waits(system: System) -> None:
         (no_folder, "privsep-folder", "/run/sshd", 0),
         (open_keys, "host-key-mode", "/etc/ssh/rsa_key /etc/ssh/ecdsa_key", 0),
         (no_keys_at_all, "no-host-keys", "", 0),
-        (log_stands, "log-stopped", "rsyslogd", 32),
-        (log_waits, "log-waits", "rsyslogd", 32),
+        (log_stands, "log-stopped", "/usr/sbin/rsyslogd", 32),
+        (log_waits, "log-waits", "/usr/sbin/rsyslogd", 32),
         (mistyped, "settings", "line 3: Bad configuration option: Prt", 0),
         (stopped, "not-running", "", 0),
         (expired, "expired", "7305", 0),
