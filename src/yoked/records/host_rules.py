@@ -37,6 +37,7 @@ from yoked.records.rules import (
     variable,
     version,
     word,
+    zone,
 )
 
 _GPU = fields(
@@ -393,7 +394,7 @@ HEALTH = fields(
                 "synchronised": flag,
                 "service": word,
                 "utc_offset_s": number,
-                "zone": label,
+                "zone": zone,
                 # Between two looks: what passed here, what that may be wrong by, and what passed
                 # there by its two clocks.
                 "watched_s": number,

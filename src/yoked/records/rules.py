@@ -143,6 +143,8 @@ python_minor = _of_pattern(r"3\.[0-9]{1,2}")
 libc_version = _of_pattern(r"([0-9]{1,3}(\.[0-9]{1,3}){1,3})?")
 mac_version = _of_pattern(r"([0-9]{1,3}(\.[0-9]{1,3}){0,3})?")
 libc = _of_pattern(r"[A-Za-z0-9]{0,16}")
+# Of a time, as TZ has it: tzset(3).
+zone = _of_pattern(r"[A-Za-z0-9_+:,./<>-]{1,64}")
 variable = _of_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 # Of sysctl(8), with slashes: a dot may be part of an interface's name.
 setting = _of_pattern(r"net/[A-Za-z0-9_./:@-]{1,120}")
