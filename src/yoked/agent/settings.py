@@ -65,6 +65,9 @@ SETTINGS = (
     Setting("net/ipv4/ip_default_ttl", "64", 16, None, ("silent",), "sends"),
     Setting(f"net/ipv6/conf/{EACH}/hop_limit", "64", 16, None, ("silent",), "sends"),
     Setting(f"net/ipv6/conf/{EACH}/disable_ipv6", "0", None, 0, ("no-address",)),
+    # By itself it harms nobody: rules for what a router hands on then see what a bridge does.
+    Setting("net/bridge/bridge-nf-call-iptables", "0", None, 0, ()),
+    Setting("net/bridge/bridge-nf-call-ip6tables", "0", None, 0, ()),
     Setting(f"net/ipv4/conf/{EACH}/proxy_arp", "0", None, 0, ("disturbs",)),
     Setting(f"net/ipv4/conf/{EACH}/proxy_arp_pvlan", "0", None, 0, ("disturbs",)),
     Setting(f"net/ipv6/conf/{EACH}/proxy_ndp", "0", None, 0, ("disturbs",)),

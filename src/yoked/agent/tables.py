@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 from pathlib import Path
 
-from yoked.agent.ask import first_lines
+from yoked.agent.ask import first_lines, text
 from yoked.agent.firewall import tool
 
 # A table of a router on the internet has a million lines: nobody reads on after this.
@@ -19,6 +19,11 @@ _MOST_READ, _MOST_TOLD, _LONGEST = 5000, 100, 400
 _USUAL_RULES = frozenset(
     {"0: from all lookup local", "32766: from all lookup main", "32767: from all lookup default"}
 )
+_NEEDED_RULES = ("0: from all lookup local", "32766: from all lookup main")
+# Units in which logins by ssh, and what they start, may be.
+_UNITS = ("ssh.service", "sshd.service", "ssh@.service", "sshd@.service", "user@.service",
+          "*.slice")  # fmt: skip
+_UNIT_FOLDERS = ("etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system")
 # Words of `ip -d link` that say nothing of where packets go, with the number of their values.
 _DULL = {
     "mode": 1, "group": 1, "state": 1, "brd": 1, "minmtu": 1, "maxmtu": 1, "addrgenmode": 1,
@@ -42,7 +47,8 @@ _ODD_ADDRESS = re.compile(r" (tentative|dadfailed|deprecated|peer)\b")
 
 def probe_tables(net: Path = Path("/proc/net")) -> dict[str, list[str] | None] | None:
     """By table its lines: routes (of all tables), rules, addresses, neighbours, links, entries (of
-    bridges and tunnels). None: it could not be read, or not to its end. None for all without ip(8).
+    bridges and tunnels), denials (of units). None: it could not be read, or not to its end. None
+    for all without ip(8).
     """
     ip = tool("ip")
     if ip is None:
@@ -59,6 +65,7 @@ def probe_tables(net: Path = Path("/proc/net")) -> dict[str, list[str] | None] |
         "rules": _rules(ip, has_six=(net / "if_inet6").exists()),
         "neighbours": _neighbours(ip),
         "entries": _entries(links or ()),
+        "denials": _told(denials()),
     }
 
 
@@ -148,13 +155,16 @@ def _own(words: list[str]) -> IPv4Interface | IPv6Interface | None:
 
 
 def _rules(ip: str, *, has_six: bool) -> list[str] | None:
-    """Those of both families but the kernel's own; of IPv6 with `-6` in front."""
+    """Those of both families but the kernel's own; of IPv6 with `-6` in front. One of the kernel's
+    own that is gone begins with `lacks`.
+    """
     found = []
     for family in ("", "-6") if has_six else ("",):
         told = _read([ip, *([family] if family else []), "rule", "show"])
         if told is None:
             return None
-        lines = (" ".join(line.split()) for line in told)
+        lines = [" ".join(line.split()) for line in told]
+        lines += [f"lacks {each}" for each in _NEEDED_RULES if each not in lines]
         found += [f"{family} {line}".strip() for line in lines if line not in _USUAL_RULES]
     return _told(found)
 
@@ -178,6 +188,20 @@ def _entries(links: Iterable[str]) -> list[str] | None:
     if found is None:
         return None
     return _told(line for line in found if _KEPT_ENTRY.search(line) and "dynamic" not in line)
+
+
+def denials(root: Path = Path("/")) -> Iterator[str]:
+    """`FILE:LINE IPAddressDeny=...` of the units in which logins may be: the kernel then drops what
+    their programs send to such addresses, and what comes from there. Source:
+    systemd.resource-control(5).
+    """
+    for folder in _UNIT_FOLDERS:
+        for unit in _UNITS:
+            own = [*(root / folder).glob(unit), *(root / folder).glob(f"{unit}.d/*.conf")]
+            for path in sorted(own):
+                lines = enumerate(text(path).splitlines(), start=1)
+                yield from (f"{path}:{number} {line.strip()}" for number, line in lines
+                            if line.strip().startswith("IPAddressDeny="))  # fmt: skip
 
 
 def _read(argv: list[str]) -> list[str] | None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from yoked.agent.settings import EACH, SETTINGS
 from yoked.doctor.repairs.base import repair, template
 from yoked.doctor.repairs.startfiles import leave_out_line
 from yoked.records.examination import BrokenLink, Fix, SshFailure
@@ -23,6 +24,8 @@ from yoked.records.shell import Line, as_made, quoted
 
 _SCRIPT = Path(__file__).with_name("login_links.sh")
 _LIMIT_S, _LONGEST = 60.0, 200
+# Of the kernel's settings those that matter to a login.
+_HOLDS_BACK = frozenset({"silent", "large", "breaks"})
 # The code of a login in which no link fails.
 WORKS = "works"
 _VALUES = ("user", "about", "file", "line")
@@ -122,7 +125,8 @@ LINKS = {
         by_hand=True,
     ),
     "not-running": Link(
-        "no ssh server runs", template("systemctl enable --now ssh || systemctl enable --now sshd")
+        "no process of sshd is there, and nothing listens at its port",
+        template("systemctl enable --now ssh || systemctl enable --now sshd"),
     ),
     "keys-off": Link(
         "sshd takes no keys at all: {about} ({file}, line {line})",
@@ -248,10 +252,32 @@ LINKS = {
         "sshd turns away who comes from afar: `{about}` ({file}, line {line})",
         template("sed -i.yoked {line}'s/^/# /' {file}"),
     ),
+    # what packets from afar meet
+    "no-main-rule": Link(
+        "no rule of `ip rule` leads to the table main, so no route in it is ever asked for",
+        template("ip rule add pref 32766 table main; ip rule add pref 32767 table default"),
+    ),
+    "kernel-setting": Link(
+        "a setting of the kernel can keep packets back: {about}", template("sysctl -w {file}")
+    ),
+    "unit-denies": Link(
+        "a unit in which logins may be does not speak to some addresses: {about} ({file}, line "
+        "{line})",
+        template(
+            "sed -i.yoked {line}'s/^/# /' {file} && systemctl daemon-reload && "
+            "{{ systemctl restart ssh || systemctl restart sshd; }}"
+        ),
+    ),
+    "data-changed": Link(
+        "a rule of nftables writes into what packets carry: `{about}` in {file}",
+        template("nft delete rule {file} handle {line}"),
+    ),
     WORKS: Link(
-        "a login of {user} works on the host itself: what is in the way lies between, or refuses "
-        "where it comes from",
-        template("nft list ruleset; cat /etc/hosts.deny    only look"),
+        "a login of {user} works on the host itself, and of what packets from afar meet there some "
+        "was looked at, which is in order: the rule for the table main, settings of the kernel, "
+        "IPAddressDeny of units, rules that write into data. Not judged: rules that drop, routes, "
+        "what lies between",
+        template("nft list ruleset; ip rule; ip route; cat /etc/hosts.deny    only look"),
         by_hand=True,
     ),
 }
@@ -262,9 +288,18 @@ def script(user: str, key: str = "", port: int | None = None, mark: str = "") ->
     that is not known; port: where ssh goes to. mark: begins the line for programs, if any is
     wanted.
     """
-    known = {"user": user, "key": key, "port": port or "", "mark": mark}
+    bounds = "\n".join(
+        f"{each.name} {_bound(each.least)} {_bound(each.most)} {each.usual}"
+        for each in SETTINGS
+        if _HOLDS_BACK.intersection(each.harms) and EACH not in each.name and " " not in each.usual
+    )
+    known = {"user": user, "key": key, "port": port or "", "mark": mark, "bounds": bounds}
     head = "\n".join(f"{name}={quoted(value)}" for name, value in known.items())
     return f"{head}\n{_say()}\n{_SCRIPT.read_text(encoding='utf-8')}"
+
+
+def _bound(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
 def _say() -> str:

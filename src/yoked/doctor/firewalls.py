@@ -43,6 +43,12 @@ _IS_TABLE = re.compile(r" *table ")
 _IPTABLES = re.compile(r"^(?::(\w+) (?:DROP|REJECT)\b|-A (\w+) .*-j (?:DROP|REJECT)\b)")
 _RATE = re.compile(r"\b(limit rate|limit:|hashlimit|recent|connlimit|ct count|LIMIT)\b")
 _COMMENT = "yoked"
+# By which hosts find each other's network cards in IPv6.
+_CARDS = shell_line("icmpv6 type {types}", types="{ nd-neighbor-solicit, nd-neighbor-advert }")
+_CARD_TYPES = [
+    ("-p", "icmpv6", "--icmpv6-type", each)
+    for each in ("neighbour-solicitation", "neighbour-advertisement")
+]
 _OF_IPTABLES = frozenset(
     f"{family} {table} {chain}"
     for family in ("ip", "ip6")
@@ -195,24 +201,26 @@ def _where_held(
     host: str, told: Told, addresses: list[str], direction: Direction, found: Sequence[Suspect]
 ) -> Iterator[Fix]:
     by_tool: dict[str, list[Chain]] = {}
+    asks = {each.chain for each in found if each.of_cards}
     for chain in dict.fromkeys(each.chain for each in found):
         by_tool.setdefault(holder_of(told, chain), []).append(chain)
     for tool, own in by_tool.items():
-        if tool == "ufw":
+        if tool == "ufw" and asks.isdisjoint(own):
             yield from _ufw(host, addresses, direction)
         elif tool == "firewalld" and direction == "in":
             yield from _firewalld(host, addresses)
-        elif tool in ("iptables", "iptables-legacy"):
+        elif tool in ("iptables", "iptables-legacy", "ufw"):
             end = "-s" if direction == "in" else "-d"
             for chain in own:
-                yield from (
-                    _by_iptables(host, chain, ":" in each, (end, each)) for each in addresses
-                )
+                matches = [(end, each) for each in addresses] if chain not in asks else _CARD_TYPES
+                is_six = ":" in "".join(addresses)
+                yield from (_by_iptables(host, chain, is_six, each) for each in matches)
         else:
-            of_cards = [chain for chain in own if chain.family == "arp"]
-            if of_cards:
-                yield Fix(host, _inserted(of_cards), root=True, undo=_WITHOUT_OURS)
-            if others := [chain for chain in own if chain not in of_cards]:
+            if arp := [chain for chain in own if chain.family == "arp"]:
+                yield Fix(host, _inserted(arp), root=True, undo=_WITHOUT_OURS)
+            if of_cards := [chain for chain in own if chain in asks and chain not in arp]:
+                yield Fix(host, _inserted(of_cards, _CARDS), root=True, undo=_WITHOUT_OURS)
+            if others := [chain for chain in own if chain not in (*arp, *of_cards)]:
                 yield from _nft(host, others, addresses, direction)
 
 

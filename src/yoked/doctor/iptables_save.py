@@ -18,6 +18,7 @@ _RULE = re.compile(r"-A ([\w-]+) ?(.*)")
 _HOOKS = {
     "PREROUTING": "prerouting",
     "INPUT": "input",
+    "FORWARD": "forward",
     "OUTPUT": "output",
     "POSTROUTING": "postrouting",
 }

@@ -93,8 +93,10 @@ wrong=$("$sshd" -t -f "$settings" 2>&1 | tr -d '\r')
     *'separation user'*) no no-sshd-account ;;
     *) no settings "$(echo "$wrong" | tail -n 1)" "$settings" ;;
 esac
-[ -n "$running" ] || no not-running
-ok "sshd: process $running, settings $settings"
+# A socket of systemd's listens where no sshd runs yet.
+listens=$(printf ': [0-9A-F]*:%04X [0-9A-F:]* 0A ' "${port:-22}")
+[ -n "$running" ] || cat "$proc/net/tcp" "$proc/net/tcp6" 2> /dev/null | grep -q "$listens" || no not-running
+ok "sshd: process ${running:-of each connection}, settings $settings"
 
 told=$("$sshd" -T -f "$settings" -C "user=$user,host=localhost,addr=127.0.0.1" 2> /dev/null)
 setting() { echo "$told" | sed -n "s/^$1 //p" | head -n 1; }
@@ -311,6 +313,41 @@ fi
 if ldd "$sshd" 2> /dev/null | grep -q libwrap && ! grep -qE '^(sshd|ALL)[ ,:]' "$etc/hosts.allow" 2> /dev/null; then
     where=$(grep -nE '^(sshd|ALL)[ ,:]' "$etc/hosts.deny" 2> /dev/null | head -n 1)
     [ -z "$where" ] || no hosts-deny "${where#*:}" "$etc/hosts.deny" "${where%%:*}"
+fi
+
+# ---- what packets from afar meet
+
+if command -v ip > /dev/null; then
+    rules=$(ip rule 2> /dev/null)
+    case $rules in '' | *'lookup main'*) ;; *) no no-main-rule ;; esac
+fi
+while read -r name least most usual; do
+    value=$(cat "$proc/sys/$name" 2> /dev/null) && [ -n "$value" ] || continue
+    value=${value##*[!0-9]}
+    [ -n "$value" ] || continue
+    if { [ "$least" != - ] && [ "$value" -lt "$least" ]; } || { [ "$most" != - ] && [ "$value" -gt "$most" ]; }; then
+        no kernel-setting "$name = $value" "$name=$usual"
+    fi
+done << END
+$bounds
+END
+for folder in "$etc/systemd/system" "$run/systemd/system" "$YOKED_ROOT/usr/lib/systemd/system"; do
+    for unit in ssh.service sshd.service ssh@.service sshd@.service user@.service '*.slice'; do
+        # The pattern is to be many files.
+        where=$(grep -nHs '^[[:space:]]*IPAddressDeny=.' "$folder"/$unit "$folder"/$unit.d/*.conf | head -n 1)
+        place=${where#*:}
+        [ -z "$where" ] || no unit-denies "${place#*:}" "${where%%:*}" "${place%%:*}"
+    done
+done
+if command -v nft > /dev/null; then
+    where=$(nft -a list ruleset 2> /dev/null | awk '
+        /^table/ { table = $2 " " $3 } /^[ \t]*chain / { chain = $2 }
+        /@(ll|nh|th|ih),[0-9]+,[0-9]+ set |(tcp|th) (sequence|ackseq|flags|window|checksum|urgptr) set / {
+            number = $NF; sub(/^[ \t]+/, ""); sub(/ # handle.*/, "")
+            print table " " chain ":" number ":" $0; exit
+        }')
+    place=${where#*:}
+    [ -z "$where" ] || no data-changed "${place#*:}" "${where%%:*}" "${place%%:*}"
 fi
 say works
 echo "ok   $cause"

@@ -18,7 +18,9 @@ _Ports = tuple[int, int]
 class Packet:
     """The first packet of a TCP connection, or the answer to it. Ports: (lowest, highest) that it
     may have. interface: by which it comes in, or leaves; below: those that its frame goes through
-    there too; bridged: a bridge of the host's hands it on.
+    there too; bridged: a bridge of the host's hands it on; forwarded: and has the rules for what a
+    router hands on see it. asks_card: it is of ICMPv6 instead, and asks for a network card, or says
+    it: the type, in nft's words.
     """
 
     source: str
@@ -29,6 +31,8 @@ class Packet:
     answer: bool = False
     below: tuple[str, ...] = ()
     bridged: bool = False
+    forwarded: bool = False
+    asks_card: str = ""
 
     @property
     def is_six(self) -> bool:
@@ -86,7 +90,10 @@ _SILENT = ("counter", "log", "notrack", "masquerade")
 _COUNTED = 4
 _PAIRS = ("prefix", "level", "group", "flags", "snaplen", "comment")
 # Of other protocols than TCP.
-_OTHERS = ("udp", "icmp", "icmpv6", "arp", "sctp", "dccp", "esp", "ah", "udplite", "igmp")
+_OTHERS = ("udp", "icmp", "arp", "sctp", "dccp", "esp", "ah", "udplite", "igmp")
+# The names of its protocol, and the number of each type.
+_NEIGHBOURS = ("ipv6-icmp", "icmpv6", "58")
+_NUMBERS = {"nd-neighbor-solicit": "135", "nd-neighbor-advert": "136"}
 _INTERFACES = ("iif", "oif", "iifname", "oifname")
 
 
@@ -104,6 +111,8 @@ def holds(tokens: Tokens, packet: Packet, direction: str, *, tracks: bool) -> bo
         tokens.take(2)
         return True
     if first in _OTHERS or (first in ("ip", "ip6") and (first == "ip6") != packet.is_six):
+        return False
+    if first == ("tcp" if packet.asks_card else "icmpv6") or (first == "th" and packet.asks_card):
         return False
     if first == "meta" and second in _INTERFACES:
         tokens.take()
@@ -218,14 +227,17 @@ def _port(value: str, own: _Ports) -> bool | None:
 
 
 def _state(value: str, packet: Packet, tracks: bool) -> bool | None:
+    if packet.asks_card:
+        return value == "untracked"
     return value == ("established" if packet.answer else "new") if tracks else None
 
 
 _Ask = Callable[[str, Packet, bool], "bool | None"]
 
 
-def _is(*names: str) -> _Ask:
-    return lambda value, *_: value.strip('"') in names
+def _protocol(value: str, packet: Packet, tracks: bool) -> bool | None:
+    del tracks
+    return value.strip('"') in (_NEIGHBOURS if packet.asks_card else ("tcp", "6"))
 
 
 def _family(value: str, packet: Packet, tracks: bool) -> bool | None:
@@ -243,9 +255,12 @@ _FIELDS: dict[tuple[str, str], _Ask] = {
     ("tcp", "dport"): lambda value, packet, _: _port(value, packet.target_ports),
     ("th", "sport"): lambda value, packet, _: _port(value, packet.source_ports),
     ("th", "dport"): lambda value, packet, _: _port(value, packet.target_ports),
-    ("ip", "protocol"): _is("tcp", "6"),
-    ("ip6", "nexthdr"): _is("tcp", "6"),
-    ("meta", "l4proto"): _is("tcp", "6"),
+    ("ip", "protocol"): _protocol,
+    ("ip6", "nexthdr"): _protocol,
+    ("meta", "l4proto"): _protocol,
+    ("icmpv6", "type"): lambda value, packet, _: (
+        value in (packet.asks_card, _NUMBERS.get(packet.asks_card))
+    ),
     ("meta", "nfproto"): _family,
     ("meta", "protocol"): _family,
     ("ct", "state"): _state,

@@ -79,7 +79,8 @@ class Chain:
 class Suspect:
     """A rule that refuses a packet, or changes it. chain: the one that the kernel calls; inside:
     that in which it stands. sure: whether it does so certainly. origin: how the tool that made it
-    knows it: a number, or its line; empty: it is not told.
+    knows it: a number, or its line; empty: it is not told. of_cards: the packet is one by which
+    hosts find each other's network cards.
     """
 
     chain: Chain
@@ -87,6 +88,7 @@ class Suspect:
     rule: str
     sure: bool
     origin: str = ""
+    of_cards: bool = False
 
     @property
     def words(self) -> str:
@@ -172,7 +174,7 @@ def _walks(
     read = _read(tuple(rules))
     for base in read.bases:
         hooks = HOOKS[direction]
-        if base.chain.family == "bridge":
+        if base.chain.family == "bridge" or packet.forwarded:
             hooks = (*hooks, "forward")
         if base.chain.hook in hooks and base.concerns(packet):
             walk = _Walk(read, base, packet, direction, readers)
@@ -190,7 +192,7 @@ def against_neighbours(rules: Sequence[str]) -> list[Suspect]:
             body = read.bodies[chain.family, chain.table, chain.name]
             refusing = (line for line in body if _REFUSES.search(line) and not _BASE.search(line))
             rule = next(refusing, "policy drop")
-            found.append(Suspect(chain, chain.name, _bare(rule), sure=False))
+            found.append(Suspect(chain, chain.name, _bare(rule), sure=False, of_cards=True))
     return found
 
 
@@ -279,7 +281,7 @@ class _Walk:
     def _told(self, inside: str, rule: str, *, surely: bool) -> Suspect:
         sure, chain = surely and not self.doubt, self.base.chain
         origin = self.rules.origins.get(((chain.family, chain.table, inside), rule), "")
-        return Suspect(chain, inside, _bare(rule), sure, origin)
+        return Suspect(chain, inside, _bare(rule), sure, origin, bool(self.packet.asks_card))
 
     def _is_unread(self, line: str) -> bool:
         """Whether a rule hands packets to a program that is not there: then they are lost."""

@@ -42,6 +42,7 @@ _Table = tuple[tuple[str, SshKind, str], ...]
 # What ssh says, with the kind and the cause; the first that fits.
 _OF_SSH: _Table = (
     (r"^(?P<about>[/~][^:\n]*): line \d+: Bad configuration option", "other", "config"),
+    (r"incorrect signature|Corrupted MAC on input|Bad packet length", "other", "altered"),
     (r"marked as revoked", "host-key", "revoked"),
     (OFFER.pattern, "other", "no-match"),
     (r"Too many authentication failures", "denied", "too-many"),

@@ -49,7 +49,7 @@ _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "refused": ("",),
     "denied": ("", "refused-key", "after-key", "expired"),
     "shell": ("", "hangs", "chroot"),
-    "other": ("", "closed", "cut"),
+    "other": ("", "closed", "cut", "altered"),
 }
 # How many times the patience with ssh a slow host gets at its second try.
 _MORE_PATIENCE = 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from yoked.agent import tables
@@ -139,3 +141,12 @@ def test_a_card_is_busy_only_with_much_in_the_time_between_two_readings() -> Non
     # Our own questions, in a moment.
     assert busy_cards(first, Count(10.03, {"eth0": (300_000, 9_000)})) == {}
     assert busy_cards(first, Count(10.001, {"eth0": (0, 12_500_000)})) == {}
+
+
+def test_what_units_deny_is_told_with_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/systemd/system/ssh.service.d"
+    folder.mkdir(parents=True)
+    (folder / "guest.conf").write_text("[Service]\n IPAddressDeny=192.168.77.1\n")
+    (folder / "restart.conf").write_text("[Service]\nRestart=always\n")
+
+    assert list(tables.denials(tmp_path)) == [f"{folder}/guest.conf:2 IPAddressDeny=192.168.77.1"]

@@ -185,6 +185,7 @@ def _health(name: str) -> dict[str, Any]:
             ],
             "rules": ["5270: from all lookup 52"],
             "neighbours": [],
+            "denials": [],
             "entries": [],
         },
         "compiler": {"cc": "/usr/bin/cc", "cxx": "/usr/bin/c++"},

@@ -271,7 +271,7 @@ def test_a_queue_that_somebody_reads_or_may_is_only_suspected(readers: list[int]
 
 def test_that_no_rule_does_it_is_said_only_where_all_tables_were_read() -> None:
     seen = silent(home())
-    assert "neither has a rule against it" in only(seen).saw
+    assert "nothing does it" in only(seen).saw
 
     unread = told(seen, "attic", "health/tables/entries", None)
     assert "not read: entries of attic" in only(unread).saw
@@ -529,3 +529,72 @@ def test_a_program_that_makes_packets_is_told_where_nothing_else_explains_the_si
     assert found.fix[0].command.endswith("`kill 77`")
     usual = told(seen, "attic", "health/writers", {"managers": [], "loops": [], "raw": raw})
     assert only(usual).check == "lost-between"
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "command"),
+    [
+        (
+            "denials",
+            f"/etc/systemd/system/ssh.service.d/guest.conf:2 IPAddressDeny={ATTIC}",
+            (
+                "sed -i.yoked '2s/^/# /' /etc/systemd/system/ssh.service.d/guest.conf"
+                " && systemctl daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
+            ),
+        ),
+        (
+            "rules",
+            "lacks 32766: from all lookup main",
+            "ip rule add pref 32766 from all lookup main",
+        ),
+    ],
+    ids=["unit", "rule"],
+)
+def test_what_a_host_denies_or_lacks_is_named_with_the_line_that_heals(
+    table: str, line: str, command: str
+) -> None:
+    seen = silent(home(), ("garage", "attic"))
+    seen = told(seen, "garage", f"health/tables/{table}", [line])
+    if table == "rules":
+        seen = told(seen, "garage", f"health/routes/{ATTIC}", {"error": "ENETUNREACH"})
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("dial-failed", ("garage",))
+    assert [each.command for each in found.fix] == [command]
+
+
+def test_a_macvlan_that_hears_listed_cards_alone_is_named_where_a_card_is_not_listed() -> None:
+    seen = silent(home(), ("attic", "garage"))
+    listed = f"eth0 at lan0 mtu 1500 macvlan remotes (1) {MAC['study']} bcqueuelen 1000"
+    here = told(seen, "garage", "health/tables/links", [listed])
+    has_it = told(seen, "garage", "health/tables/links", [f"{listed} {MAC['attic']}"])
+
+    found = only(here)
+
+    assert (found.check, found.hosts) == ("dial-failed", ("garage",))
+    assert f"lacks {MAC['attic']} of attic" in found.saw
+    (fix,) = found.fix
+    assert fix.command == f"ip link set dev eth0 type macvlan macaddr add {MAC['attic']}"
+    assert only(has_it).check == "lost-between"
+
+
+def test_rules_for_what_is_handed_on_count_where_a_bridge_has_them_see_its_packets() -> None:
+    forward = [
+        "table ip filter {", "chain FORWARD {",
+        "type filter hook forward priority filter; policy drop;", "tcp dport 22 accept", "}", "}",
+    ]  # fmt: skip
+    seen = silent(home(), ("attic", "garage"))
+    own = ["eth0 at vnet0 mtu 1500 veth", "vnet0 at eth0 mtu 1500 master br0 veth bridge_slave",
+           "br0 mtu 1500 bridge"]  # fmt: skip
+    seen = told(seen, "garage", "health/tables/links", own)
+    seen = told(seen, "garage", "health/firewall", {**OFF, "ruleset": forward, "readers": []})
+    asked = told(seen, "garage", "health/settings", {"net/bridge/bridge-nf-call-iptables": "1"})
+
+    found = only(asked)
+
+    assert (found.check, found.hosts) == ("firewall-drop", ("garage",))
+    assert "policy drop" in found.saw
+    made = "nft insert rule ip filter FORWARD ip saddr"
+    assert found.fix[0].command == f"{made} {ATTIC} accept comment yoked"
+    assert only(seen).check == "lost-between"

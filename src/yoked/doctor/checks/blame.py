@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from yoked.doctor.checks.devices import is_bridged, on_the_way
 from yoked.doctor.checks.links import Link, failing, reached
-from yoked.doctor.checks.query import at, chosen_device, part
+from yoked.doctor.checks.query import at, chosen_device, mapping, part
 from yoked.doctor.firewalls import cards_refused, changing, drops_outgoing, refusals
 from yoked.doctor.ipsec import Policy, policy_against
 from yoked.doctor.packets import Packet
@@ -26,6 +26,8 @@ _USUAL_PORTS = (32_768, 60_999)
 # What a kernel answers where an IPsec policy has no key, and nobody is there who would make one.
 _NO_KEY = "ESRCH"
 _HOME = "127.0.0.1"
+_ANY = (1, 65_535)
+_ENDS: tuple[tuple[str, Direction], ...] = (("first", "out"), ("second", "in"))
 # Over a wire a refusal takes longer.
 _AT_ONCE_S = 0.0005
 
@@ -47,6 +49,11 @@ class Blame:
     by_library: bool = False
     libraries: tuple[str, ...] = ()
     proven: bool = True
+
+    @property
+    def named(self) -> bool:
+        """Whether it is known what does it there."""
+        return self.proven and bool(self.found or self.ipsec or self.by_library)
 
 
 @dataclass(frozen=True)
@@ -103,9 +110,21 @@ def blame(link: Link) -> Blame | None:
 
 def blame_for_silent_cards(link: Link) -> Blame | None:
     """The rule of either host that keeps them from asking each other for their network cards."""
-    for host in (link.target, link.source):
-        if found := cards_refused(part(host, "firewall")):
-            return Blame(host.name, "in", found=tuple(found))
+    own, other = str(link.source_address), link.address
+    if ":" not in other:
+        for host in (link.target, link.source):
+            if found := cards_refused(part(host, "firewall")):
+                return Blame(host.name, "in", found=tuple(found))
+        return None
+    ends = ((link.source, own, link.target, other), (link.target, other, link.source, own))
+    for first, mine, second, theirs in ends:
+        for asks in ("nd-neighbor-solicit", "nd-neighbor-advert"):
+            for host, direction in _ENDS:
+                place = first if host == "first" else second
+                packet = Packet(mine, theirs, _ANY, _ANY, _interface(link, place), asks_card=asks)
+                told = part(place, "firewall")
+                if found := refusals(told, _through(packet, place), direction):
+                    return Blame(place.name, direction, found=tuple(found))
     return None
 
 
@@ -130,8 +149,8 @@ def changed_by_rules(seen: Examination, dial: Dial, *, begins: bool) -> Iterator
 
 def changed_at_home(host: HostSeen) -> Iterator[Blame]:
     """The same, of what a host sends to itself."""
-    ports, ways = (1, 65_535), (False, True)
-    packets = [Packet(_HOME, _HOME, ports, ports, "lo", answer=each) for each in ways]
+    ways = (False, True)
+    packets = [Packet(_HOME, _HOME, _ANY, _ANY, "lo", answer=each) for each in ways]
     directions: tuple[Direction, ...] = ("out", "in")
     yield from _changed(
         [_Passage(host, direction, each, _HOME) for each in packets for direction in directions]
@@ -169,7 +188,10 @@ def _through(packet: Packet, host: HostSeen) -> Packet:
     """A packet with what its frame goes through on a host."""
     way = on_the_way(host, packet.interface)
     below = tuple(name for name, comes_in in way.items() if not comes_in)
-    return replace(packet, below=below[1:], bridged=is_bridged(host, way))
+    behind = is_bridged(host, [name for name, comes_in in way.items() if comes_in])
+    asked = f"net/bridge/bridge-nf-call-{'ip6' if packet.is_six else 'ip'}tables"
+    forwarded = behind and asked in mapping(part(host, "settings"))
+    return replace(packet, below=below[1:], bridged=is_bridged(host, way), forwarded=forwarded)
 
 
 def _ports_of(host: HostSeen) -> tuple[int, int]:

@@ -113,11 +113,24 @@ def settings_near(end: End) -> Iterator[Entry]:
         if named in usual or (named == "NOARP" and kind == "vpn"):
             continue
         yield _set(name, end.device, words, on, back)
+    yield from _unheard(end, own)
     for port in on_the_way(end.host, end.device):
         for option, value in _options_of(told.get(port, [])):
             on = ("type", "bridge_slave", option)
             words = f"{option} {value}"
             yield _set(name, port, words, (*on, "off" if value == "on" else "on"), (*on, value))
+
+
+def _unheard(end: End, words: Sequence[str]) -> Iterator[Entry]:
+    """A macvlan of mode source hears the cards of its list alone."""
+    there = chosen_device(end.seen, end.other)
+    mac = str(at(mapping(part(end.other, "links")).get(there), "mac") or "").lower()
+    if "remotes" in words and mac and mac not in words:
+        change = ("type", "macvlan", "macaddr")
+        said = f"macvlan mode source remotes {words[words.index('remotes') + 1]}"
+        found = _set(end.host.name, end.device, said, (*change, "add", mac), (*change, "del", mac))
+        words_too = f", whose list lacks {mac} of {end.other.name}"
+        yield Entry(found.host, f"{found.words}{words_too}", found.fix)
 
 
 def _settings_of(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:

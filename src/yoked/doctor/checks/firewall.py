@@ -97,6 +97,8 @@ def _from(group: Group) -> str:
         "connections": "{who} lets no connection from {peers} in, on any port that was tried: "
         "{evidence}, although ssh works{rule}",
         "answers": "{who} lets no answer of {peers} in, to whom {host} connects: {evidence}{rule}",
+        "cards": "{who} keeps {host} and {peers} from asking for each other's network cards: "
+        "{evidence}{rule}",
     },
     why="ranks wait for each other until torch's timeout, 30 minutes, and nothing is said",
     symptom="`The client socket has timed out after 60s while trying to connect to "
@@ -112,11 +114,17 @@ def firewall_drop(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-drop"):
         yield group.match(
             *_open(group),
-            how="answers" if all(each.answers for each in group.blames) else "connections",
+            how=_kept_back(group),
             who=_who(group),
             peers=_from(group),
             rule=_rule(group),
         )
+
+
+def _kept_back(group: Group) -> str:
+    if group.found and all(each.of_cards for each in group.found):
+        return "cards"
+    return "answers" if all(each.answers for each in group.blames) else "connections"
 
 
 @check(

@@ -9,6 +9,7 @@ from typing import Any
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.path import stop_first
 from yoked.doctor.checks.query import (
+    addresses,
     addresses_in,
     at,
     chosen_address,
@@ -27,6 +28,7 @@ from yoked.doctor.repairs.network import (
     add_address,
     ask_for_address,
     keep_address,
+    relabel_address,
     set_link_up,
 )
 from yoked.doctor.repairs.system import sysctl
@@ -212,6 +214,8 @@ def _is_anothers(seen: Examination, host: HostSeen) -> bool:
     severity="error",
     saw={
         "none": "{wanted} of {host} is up, but has no address{rule}",
+        "label": "the address of {wanted} of {host}, {address}, bears the label {changed} and not "
+        "the interface's own name, by which programs such as Gloo look for it",
         "changes": "the address of {wanted} of {host}, {address}, {changed} while the doctor "
         "looked{rule}",
         "ends": "the address of {wanted} of {host}, {address}, ends in {left:duration}, and no "
@@ -219,6 +223,7 @@ def _is_anothers(seen: Examination, host: HostSeen) -> bool:
     },
     why={
         "none": "Gloo can neither listen there nor be dialled",
+        "label": "Gloo finds no address of that name, and can neither listen nor be dialled",
         "changes": "connections stand or break when their address goes",
         "ends": "a run would begin, and stand when its address goes",
     },
@@ -238,11 +243,23 @@ def no_address(seen: Examination) -> Iterator[Match]:
         off = at(link, "up") is False or at(link, "carrier") is False
         lacks = link is not None and not off and wanted not in own_interfaces(host)
         if lacks and not _OWN_BRIDGE.fullmatch(wanted):
+            if (labelled := _labelled(host, wanted)) is not None:
+                yield labelled
+                continue
             rule, first = _no_six(seen, host, wanted)
             give = _give_address(seen, host, wanted)
             yield _address(host, wanted, "none", *first, give, rule=rule)
         elif wanted in own_interfaces(host):
             yield from _unlasting(seen, host, wanted)
+
+
+def _labelled(host: HostSeen, wanted: str) -> Match | None:
+    """The interface has an address, under another name; None: it has none."""
+    for name, address, prefix in addresses(host):
+        if name.partition(":")[0] == wanted and prefix:
+            again = relabel_address(host.name, address, prefix, wanted, name)
+            return _address(host, wanted, "label", again, address=address, changed=name)
+    return None
 
 
 def _no_six(seen: Examination, host: HostSeen, interface: str) -> tuple[str, tuple[Fix, ...]]:

@@ -195,8 +195,10 @@ def router_between(seen: Examination) -> Iterator[Match]:
     question="Do the network cards of all hosts hear each other?",
     reads=("dials", "health.routes"),
     severity="error",
-    saw="{names:list} count each other to their network, but no network card answers: {evidence}",
-    why="they do not hear each other: a cable, a switch, or two networks with the same numbers",
+    saw="{names:list} count each other to their network, but one asks for the other's network card "
+    "and gets no answer: {evidence}",
+    why="they do not hear each other, and nothing that was read of them does it: often a cable, a "
+    "switch, or two networks with the same numbers",
     symptom="`No route to host` after three seconds.",
     cause="Nothing answers on the wire: cable, switch, VLAN, or two networks that have the "
     "same numbers (192.168.1.0/24 at home and at work).",
@@ -220,13 +222,14 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
     reads=("dials", "health.firewall", "health.routes"),
     severity="error",
     saw={
-        "read": "the network cards of {names:list} answer each other, neither has a rule against "
-        "it, and no connection comes about: {evidence}",
-        "unread": "the network cards of {names:list} answer each other, and no connection comes "
-        "about: {evidence}; not read: {unread:list}",
+        "read": "no connection comes about between {names:list}: {evidence}; in what was read of "
+        "them nothing does it: rules of firewalls for TCP, routes, addresses, interfaces, settings "
+        "of the kernel, denials of units",
+        "unread": "no connection comes about between {names:list}: {evidence}; not read: "
+        "{unread:list}",
     },
     why="something drops packets, in one direction at least: what lies between them, or something "
-    "on a host that is no rule of its firewall",
+    "on a host that was not read",
     symptom="`Connection timed out`, although `ip neighbour` shows both as reachable.",
     cause="What lies between drops packets, perhaps in one direction alone: then no answer "
     "comes back, and both directions fail. Or a host does, by other means than rules: `tc`, a BPF "

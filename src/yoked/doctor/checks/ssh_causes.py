@@ -23,7 +23,7 @@ _TIMEOUT = {
     "large": "it is on; larger packets are lost on the way (the MTU of an interface, a tunnel, a "
     "rule that drops by length), or it is too busy to go on; cannot tell which",
     "filtered": "it is on, and this machine gets no answer from its ssh server: a firewall there "
-    "or between, or a ban of this address; cannot tell which",
+    "or between, a ban of this address, or routes there that do not lead back; cannot tell which",
     "slow": "ssh comes in and programs start there, but an agent takes too long: the host is busy, "
     "or its Python is slow to start",
     "silent": "it was reached, and then stopped answering: it was suspended, lost its network, or "
@@ -112,6 +112,8 @@ _OTHER = {
     "cannot tell which",
     "cut": "the connection broke while the two sides agreed on keys: its sshd ended, or something "
     "on the way damages or cuts packets; cannot tell which",
+    "altered": "what comes is not what was sent: a rule of a firewall that writes into data, there "
+    "or here, or a card or switch that damages it; cannot tell which",
     "jump": "what stands between (a jump host, or a ProxyCommand) does not lead to it",
     "starting": "the host is starting or going down, and lets nobody in meanwhile",
     "bind": "ssh is told to come from an address that this machine does not have (BindAddress): "

@@ -178,7 +178,8 @@ def _wake_or_arp(it: Unreached) -> tuple[Fix, ...]:
         by_hand(
             it.name,
             "where it is on: `ip -br address` has its address, and `ip link` says NOARP where its "
-            "interface answers no ARP: sudo ip link set INTERFACE arp on",
+            "interface answers no ARP: sudo ip link set INTERFACE arp on; where `ip rule` lacks "
+            "`lookup main`: sudo ip rule add pref 32766 table main",
         ),
     )
 
@@ -205,7 +206,21 @@ def _let_large_in(it: Unreached) -> tuple[Fix, ...]:
         by_hand(
             it.name,
             "`ip link` says the MTU of its interface: sudo ip link set INTERFACE mtu 1500; "
-            "`sudo nft list ruleset` says whether a rule drops by length",
+            "`sudo nft list ruleset` says whether a rule drops by length; "
+            "`sysctl net.ipv4.tcp_min_snd_mss` is 48, at most 536: sudo sysctl -w "
+            "net.ipv4.tcp_min_snd_mss=48",
+        ),
+    )
+
+
+def _find_writer(it: Unreached) -> tuple[Fix, ...]:
+    return (
+        at_console(it),
+        by_hand(
+            it.name,
+            "sudo nft -a list ruleset | grep -E '@|set'    there, and here, shows a rule that "
+            "writes into data: nft delete rule TABLE CHAIN handle NUMBER. Where there is none: "
+            "another cable, another port of the switch",
         ),
     )
 
@@ -214,8 +229,9 @@ def _open_port(it: Unreached) -> tuple[Fix, ...]:
     return (
         by_hand(
             it.name,
-            "a firewall there, or between, must let this machine in at sshd's port: "
-            "`sudo nft list ruleset`, `sudo ufw status`, `sudo fail2ban-client status sshd`",
+            "see whether a firewall there, or between, lets this machine in at sshd's port: "
+            "`sudo nft list ruleset`, `sudo ufw status`, `sudo fail2ban-client status sshd`; and "
+            "whether routes lead back: `ip rule` has `lookup main`, `ip route` the network",
         ),
     )
 
@@ -440,6 +456,7 @@ MENDS: Mapping[SshKind, Mapping[str, Mend]] = {
         "ended": _see_log,
         "closed": _ask_sshd,
         "cut": _ask_sshd,
+        "altered": _find_writer,
         "jump": _ask_proxy,
         "starting": _wait,
         "bind": _own_address,

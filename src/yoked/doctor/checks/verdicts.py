@@ -33,6 +33,7 @@ from yoked.doctor.checks.query import (
     mapping,
     part,
 )
+from yoked.doctor.checks.tables import missing_rules
 from yoked.doctor.firewalls import limits_rate
 from yoked.fleet.enclosed import enclosed_by
 from yoked.records.examination import Examination, HostSeen
@@ -71,10 +72,12 @@ def verdicts(seen: Examination) -> list[Verdict]:
 def _verdict(link: Link) -> Verdict:
     told = (rule(link) for rule in _RULES)
     found = next(filter(None, told), None) or Verdict("dial-failed", link.target.name, link)
-    guessed = found.blame is not None and not found.blame.proven
+    guessed = found.blame is not None and not found.blame.named
     if found.check in _UNEXPLAINED or guessed:
         cause = cause_of(link.seen, link.failed, "silent")
-        if cause.host is not None:
+        # That a kernel did not send is known without, and not why.
+        more = cause.kinds or found.blame is None or not found.blame.proven
+        if cause.host is not None and more:
             return Verdict("dial-failed", cause.host, link)
     return found
 
@@ -181,6 +184,9 @@ def _route(way: Link) -> str | None:
         return None
     own = chosen_address(way.seen, way.source)
     neighbours = own is not None and in_network(way.source, own, way.address)
+    # Where no rule leads to them, all routes may be there.
+    if error == "ENETUNREACH" and any(missing_rules(way.source, way.address)):
+        return "dial-failed"
     if error in FORBIDDEN and (neighbours or error != "EHOSTUNREACH"):
         return "forbidden-route"
     return "no-route" if neighbours else "other-network"
@@ -275,9 +281,8 @@ def _odd(link: Link) -> Verdict | None:
     if link.failed.error not in ("ETIMEDOUT", "EHOSTUNREACH"):
         return None
     guilty, cause = blame(link), cause_of(link.seen, link.failed, "silent", known=True)
-    by_rule = guilty is not None and guilty.proven and (guilty.found or guilty.ipsec)
     # That it did not send is known without, and not why.
-    if by_rule or cause.host is None or not cause.kinds:
+    if (guilty is not None and guilty.named) or cause.host is None or not cause.kinds:
         return None
     return Verdict("dial-failed", cause.host, link)
 
@@ -373,7 +378,9 @@ def _dropped(link: Link) -> Verdict | None:
         return None
     guilty = _blame_of_filter(link)
     if guilty is None:
-        # Neither host has a rule against it.
+        # Neither host has a rule against it. What the kernel knows of a card may be of long ago.
+        if (cards := blame_for_silent_cards(link)) and cards.found[0].sure:
+            return Verdict("firewall-drop", cards.host, link, cards)
         partly = any(map(reached, link.ephemeral))
         return None if partly else _apart(link, "lost-between")
     only_high = link.rendezvous_passed and not guilty.answers

@@ -69,6 +69,25 @@ def replace_address(
 
 
 @repair
+def relabel_address(host: str, address: str, prefix: int, interface: str, label: str) -> Fix:
+    """Give an address the interface's own name for a label.
+
+    Meanwhile it is there with another prefix: with its last address an interface loses its routes.
+    """
+    own = _on_device(address, prefix, interface)
+    meanwhile = _on_device(address, 32 if prefix != 32 else 31, interface)
+    between = "ip address add {meanwhile} && ip address del {own} && ip address add {own} brd +"
+    return as_root(
+        host,
+        f"{between} && ip address del {{meanwhile}}",
+        f"{between} label {{label}} && ip address del {{meanwhile}}",
+        own=own,
+        meanwhile=meanwhile,
+        label=label,
+    )
+
+
+@repair
 def add_route(host: str, network: Line) -> Fix:
     """Add a route. network: as `ip route` takes it."""
     return as_root(host, "ip route add {net}", "ip route del {net}", net=network)

@@ -10,7 +10,7 @@ from yoked.doctor.iptables_save import OLD
 from yoked.doctor.repairs.base import as_root, by_hand, repair
 from yoked.doctor.ruleset import Suspect
 from yoked.records.examination import Fix
-from yoked.records.shell import Line, command_line, joined, shell_line
+from yoked.records.shell import Line, as_made, command_line, joined, shell_line
 
 # Words as ip(8) prints them: none is an option.
 _WORD = re.compile(r"[\w.:/@%+][\w.:/@%+-]*")
@@ -38,6 +38,46 @@ def delete_entry(host: str, words: Sequence[str], program: Sequence[str], add: s
         program=command_line(*program),
         words=joined(" ", words),
         add=add,
+    )
+
+
+@repair
+def put_back(host: str, words: Sequence[str], program: Sequence[str]) -> Fix:
+    """Put a line into a table that has lost it. program: with the object, as `ip rule`."""
+    return as_root(
+        host,
+        "{program} add {words}",
+        "{program} del {words}",
+        program=command_line(*program),
+        words=joined(" ", words),
+    )
+
+
+@repair
+def take_again(host: str, words: Sequence[str], program: Sequence[str]) -> Fix:
+    """Take an address that is not used, and give it again: the kernel asks anew whether anybody
+    has it.
+    """
+    return as_root(
+        host,
+        "{program} address del {words} && {program} address add {words}",
+        program=command_line(*program),
+        words=joined(" ", words),
+    )
+
+
+@repair
+def lift_denial(host: str, file: str, line: int) -> Fix:
+    """Make a line of a unit a comment, and have the unit run without it."""
+    end = "systemctl daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
+    return as_root(
+        host,
+        "sed -i.yoked {on} {file} && {end}",
+        "sed -i {back} {file} && {end}",
+        on=f"{line}s/^/# /",
+        back=f"{line}s/^# //",
+        file=file,
+        end=as_made(end),
     )
 
 
