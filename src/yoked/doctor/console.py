@@ -288,7 +288,7 @@ def script(user: str, key: str = "", port: int | None = None, mark: str = "") ->
     that is not known; port: where ssh goes to. mark: begins the line for programs, if any is
     wanted.
     """
-    bounds = "\n".join(
+    bounds = ",".join(
         f"{each.name} {_bound(each.least)} {_bound(each.most)} {each.usual}"
         for each in SETTINGS
         if _HOLDS_BACK.intersection(each.harms) and EACH not in each.name and " " not in each.usual

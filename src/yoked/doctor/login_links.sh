@@ -5,8 +5,8 @@
 # Tests have a system of their own below a folder.
 etc=$YOKED_ROOT/etc proc=$YOKED_ROOT/proc run=$YOKED_ROOT/run
 [ "$(id -u)" = 0 ] || [ -n "$YOKED_ROOT" ] || { echo 'run it as root: sudo sh'; exit 2; }
-folder=
-trap '[ -z "$folder" ] || rm -rf "$folder"' EXIT
+scratch=
+trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 
 ok() { echo "ok   $*"; }
@@ -193,12 +193,12 @@ fi
 # ---- a login, as it is; and without one setting or another
 
 try() {
-    within 8 ssh -F none -i "$folder/key" -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityAgent=none \
+    within 8 ssh -F none -i "$scratch/key" -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityAgent=none \
         -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ControlPath=none -o LogLevel=ERROR \
-        -o ProxyCommand="$sshd -i -f '$settings' -E '$folder/log' -o LogLevel=DEBUG1 \
--o AuthorizedKeysFile='$folder/keys' -o HostKey='$folder/host' $2" \
-        "$user@localhost" "$1" > "$folder/said" 2>&1 < /dev/null
-    grep -q '^yoked-in$' "$folder/said"
+        -o ProxyCommand="$sshd -i -f '$settings' -E '$scratch/log' -o LogLevel=DEBUG1 \
+-o AuthorizedKeysFile='$scratch/keys' -o HostKey='$scratch/host' $2" \
+        "$user@localhost" "$1" > "$scratch/said" 2>&1 < /dev/null
+    grep -q '^yoked-in$' "$scratch/said"
 }
 
 # A limit of PAM's for this user with which little can run.
@@ -236,13 +236,13 @@ log_reader() {
 
 # All that start files print or run goes on behind this, so it needs no program.
 in='echo yoked-in'
-folder=$(mktemp -d "$run/yoked.XXXXXX" 2> /dev/null || mktemp -d)
-chmod 755 "$folder"
-for each in key host; do ssh-keygen -q -t ed25519 -N '' -f "$folder/$each" || no no-room "$folder"; done
-cp "$folder/key.pub" "$folder/keys" && chmod 644 "$folder/keys"
+scratch=$(mktemp -d "$run/yoked.XXXXXX" 2> /dev/null || mktemp -d)
+chmod 755 "$scratch"
+for each in key host; do ssh-keygen -q -t ed25519 -N '' -f "$scratch/$each" || no no-room "$scratch"; done
+cp "$scratch/key.pub" "$scratch/keys" && chmod 644 "$scratch/keys"
 
 if ! try "$in"; then
-    reason=$(grep -v '^debug' "$folder/log" | grep -iE 'not allowed|fatal|refused|bad owner|expired|denied|error|limit|not in ' | tail -n 1)
+    reason=$(grep -v '^debug' "$scratch/log" | grep -iE 'not allowed|fatal|refused|bad owner|expired|denied|error|limit|not in ' | tail -n 1)
     case $reason in
         *'not allowed because'*)
             keyword=$(echo "$reason" | grep -oE '(Allow|Deny)(Users|Groups)')
@@ -257,21 +257,21 @@ if ! try "$in"; then
             no revoked-keys "$(echo "$reason" | sed 's/.*revoked keys file \(.*\): No such file.*/\1/')" "$settings" ;;
     esac
     # What it says is not ours to guess at: these are words of sshd and PAM.
-    if grep -qiE 'change (your|required)|password change|expired' "$folder/said" "$folder/log"; then
+    if grep -qiE 'change (your|required)|password change|expired' "$scratch/said" "$scratch/log"; then
         [ "$changed" = 0 ] && no change-password
         [ -n "$most" ] && [ -n "$changed" ] && [ $((changed + most)) -lt "$today" ] && no password-old
     fi
     for each in "$run/nologin" "$etc/nologin"; do
         [ -f "$each" ] && [ "$(id -u "$user")" != 0 ] && no nologin "$each"
     done
-    cp "$folder/log" "$folder/first"
+    cp "$scratch/log" "$scratch/first"
     if [ "$(setting usepam)" = yes ] && try "$in" '-o UsePAM=no'; then
         pam_limit
         log_reader
-        no pam "${reason:-$(tail -n 1 "$folder/said")}" "$etc/pam.d/sshd"
+        no pam "${reason:-$(tail -n 1 "$scratch/said")}" "$etc/pam.d/sshd"
     fi
-    if ! grep -q '^Accepted publickey' "$folder/first"; then
-        no sshd-says "${reason:-$(tail -n 1 "$folder/said")}" "$settings"
+    if ! grep -q '^Accepted publickey' "$scratch/first"; then
+        no sshd-says "${reason:-$(tail -n 1 "$scratch/said")}" "$settings"
     fi
     case $(setting forcecommand) in none | '') ;; *) no_setting forced "$(setting forcecommand)" ForceCommand ;; esac
     case $(setting chrootdirectory) in none | '') ;; *) no_setting chroot "$(setting chrootdirectory)" ChrootDirectory ;; esac
@@ -294,7 +294,7 @@ if ! try "$in"; then
             place=${last#*:}
             [ -z "$last" ] || no start-file "${place#*: }" "${last%%:*}" "${place%%:*}" ;;
     esac
-    no session "${reason:-$(tail -n 1 "$folder/said")}" "$settings"
+    no session "${reason:-$(tail -n 1 "$scratch/said")}" "$settings"
 fi
 ok 'a login, tried here'
 
@@ -303,7 +303,7 @@ ok 'a login, tried here'
 if command -v python3 > /dev/null; then
     thread="python3 -E -s -S -c 'import threading as t; x = t.Thread(target=int); x.start(); x.join(); print(\"\\nyoked-in\")'"
     if ! try "$thread"; then
-        said=$(tail -n 1 "$folder/said")
+        said=$(tail -n 1 "$scratch/said")
         [ "$(setting usepam)" != yes ] || ! try "$thread" '-o UsePAM=no' || pam_limit
         no no-thread "${said:-it ended without a word}"
     fi
@@ -329,12 +329,12 @@ while read -r name least most usual; do
         no kernel-setting "$name = $value" "$name=$usual"
     fi
 done << END
-$bounds
+$(echo "$bounds" | tr , '\n')
 END
-for folder in "$etc/systemd/system" "$run/systemd/system" "$YOKED_ROOT/usr/lib/systemd/system"; do
+for units in "$etc/systemd/system" "$run/systemd/system" "$YOKED_ROOT/usr/lib/systemd/system"; do
     for unit in ssh.service sshd.service ssh@.service sshd@.service user@.service '*.slice'; do
         # The pattern is to be many files.
-        where=$(grep -nHs '^[[:space:]]*IPAddressDeny=.' "$folder"/$unit "$folder"/$unit.d/*.conf | head -n 1)
+        where=$(grep -nHs '^[[:space:]]*IPAddressDeny=.' "$units"/$unit "$units"/$unit.d/*.conf | head -n 1)
         place=${where#*:}
         [ -z "$where" ] || no unit-denies "${place#*:}" "${where%%:*}" "${place%%:*}"
     done

@@ -238,6 +238,8 @@ CASES = (
     Case("no-carrier", over_what_is_off),
     Case("no-carrier", lambda: looked_again(changes=5)),
     Case("no-address", has(interface("lo", "127.0.0.1", 8, "loopback"))),
+    Case("no-address", has({**interface("eth0:lan", ADDRESS["garage"], 24),
+                            "gloo_address": None})),
     Case("no-address", lambda: looked_again(**interface("eth0", "192.168.1.91", 24))),
     Case("no-address", lambda: looked_again(fresh=[ADDRESS["garage"]])),
     Case("no-address", lease),

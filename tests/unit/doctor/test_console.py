@@ -83,12 +83,14 @@ class System:
         self.tell()
         self.write("keys", "ssh-ed25519 AAAA me\n")
         self.write("print", KEY)
-        for name in ("wrong", "log"):
+        self.write("rules", "0:\tfrom all lookup local\n32766:\tfrom all lookup main\n")
+        for name in ("wrong", "log", "ruleset"):
             self.write(name, "")
         self.write("lets-in", "")
         for name, text in (
             ("sshd", SSHD), ("ssh", SSH), ("getent", GETENT), ("ssh-keygen", KEYGEN),
             ("own-shell", 'exec sh "$@"\n'), ("python3", ""), ("ldd", "echo none\n"),
+            ("ip", 'cat "$YOKED_ROOT/rules"\n'), ("nft", 'cat "$YOKED_ROOT/ruleset"\n'),
         ):  # fmt: skip
             self.write(f"bin/{name}", f"#!/bin/sh\n{text}")
             (root / "bin" / name).chmod(0o755)
@@ -281,6 +283,27 @@ def start_file_waits(system: System) -> None:
     system.write("home/.bashrc", "true\nexit 0\n")
 
 
+def no_main_rule(system: System) -> None:
+    system.write("rules", "0:\tfrom all lookup local\n32767:\tfrom all lookup default\n")
+
+
+def tiny_segments(system: System) -> None:
+    (system.root / "proc/sys/net/ipv4").mkdir(parents=True)
+    system.write("proc/sys/net/ipv4/tcp_min_snd_mss", "1400\n")
+
+
+def unit_denies(system: System) -> None:
+    (system.root / "etc/systemd/system/ssh.service.d").mkdir(parents=True)
+    system.write("etc/systemd/system/ssh.service.d/g.conf", "[Service]\nIPAddressDeny=10.0.0.0/8\n")
+
+
+def data_changed(system: System) -> None:
+    rule = "\t\ttcp dport 22 @th,160,8 set 0x7 # handle 4\n"
+    system.write(
+        "ruleset", f"table inet odd {{ # handle 3\n\tchain c {{ # handle 1\n{rule}\t}}\n}}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("trouble", "code", "about", "line"),
     [
@@ -312,6 +335,10 @@ def start_file_waits(system: System) -> None:
         (no_keys, "keys-off", "PubkeyAuthentication no", 1),
         (listens_here, "listens-here", "127.0.0.1:22", 2),
         (start_file_waits, "start-file", "exit 0", 2),
+        (no_main_rule, "no-main-rule", "", 0),
+        (tiny_segments, "kernel-setting", "net/ipv4/tcp_min_snd_mss = 1400", 0),
+        (unit_denies, "unit-denies", "IPAddressDeny=10.0.0.0/8", 2),
+        (data_changed, "data-changed", "tcp dport 22 @th,160,8 set 0x7", 4),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )
@@ -327,6 +354,20 @@ def test_the_link_that_fails_is_named(
     assert link.about.endswith(about)
     # A person at the console reads the same as the doctor tells.
     assert f"NO   {sentence(replace(DENIED, link=link))}\n     " in said
+
+
+def test_where_a_socket_listens_a_server_that_starts_for_each_connection_is_no_trouble(
+    system: System,
+) -> None:
+    stopped(system)
+    (system.root / "proc/net").mkdir(exist_ok=True)
+    head, row = "  sl  local_address rem_address   st", "   0: 00000000:0016 00000000:0000 0A 0"
+    system.write("proc/net/tcp", f"{head}\n{row}\n")
+
+    said, link = system.tells()
+
+    assert link == BrokenLink(WORKS)
+    assert "process of each connection" in said
 
 
 def test_every_code_of_the_script_has_its_words_and_none_is_left_over() -> None:

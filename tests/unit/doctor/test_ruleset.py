@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.doctor.builders import INPUT
 
@@ -208,6 +210,29 @@ def test_the_nat_of_containers_is_in_nobodys_way() -> None:
     assert verdicts(
         table('oifname != "docker0" ip saddr 172.17.0.0/16 masquerade',
               base=base.format("postrouting")), LEAVES, "out") == []  # fmt: skip
+
+
+ASKS = replace(SIX, asks_card="nd-neighbor-solicit")
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ("icmpv6 type nd-neighbor-solicit drop", True),
+        ("icmpv6 type { 133, 135 } drop", True),
+        ("meta l4proto ipv6-icmp drop", True),
+        ("ip6 nexthdr 58 drop", True),
+        ("icmpv6 type nd-neighbor-advert drop", False),
+        ("tcp dport 0-65535 drop", False),
+        ("meta l4proto tcp drop", False),
+        ("ct state invalid,new drop", False),
+        ("udp dport 53 drop", False),
+    ],
+)
+def test_rules_that_keep_a_host_from_asking_for_a_card_are_found(rule: str, refused: bool) -> None:
+    found = suspects(table(rule), ASKS, "in")
+
+    assert [(each.rule, each.of_cards) for each in found] == ([(rule, True)] if refused else [])
 
 
 def test_rules_for_loopback_are_found() -> None:

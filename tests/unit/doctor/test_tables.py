@@ -538,8 +538,8 @@ def test_a_program_that_makes_packets_is_told_where_nothing_else_explains_the_si
             "denials",
             f"/etc/systemd/system/ssh.service.d/guest.conf:2 IPAddressDeny={ATTIC}",
             (
-                "sed -i.yoked '2s/^/# /' /etc/systemd/system/ssh.service.d/guest.conf"
-                " && systemctl daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
+                "sed -i.yoked '2s/^/# /' /etc/systemd/system/ssh.service.d/guest.conf && systemctl "
+                "daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
             ),
         ),
         (
