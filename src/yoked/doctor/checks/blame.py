@@ -27,7 +27,6 @@ _USUAL_PORTS = (32_768, 60_999)
 _NO_KEY = "ESRCH"
 _HOME = "127.0.0.1"
 _ANY = (1, 65_535)
-_ENDS: tuple[tuple[str, Direction], ...] = (("first", "out"), ("second", "in"))
 # Over a wire a refusal takes longer.
 _AT_ONCE_S = 0.0005
 
@@ -119,12 +118,12 @@ def blame_for_silent_cards(link: Link) -> Blame | None:
     ends = ((link.source, own, link.target, other), (link.target, other, link.source, own))
     for first, mine, second, theirs in ends:
         for asks in ("nd-neighbor-solicit", "nd-neighbor-advert"):
-            for host, direction in _ENDS:
-                place = first if host == "first" else second
+            places: tuple[tuple[HostSeen, Direction], ...] = ((first, "out"), (second, "in"))
+            for place, direction in places:
                 packet = Packet(mine, theirs, _ANY, _ANY, _interface(link, place), asks_card=asks)
-                told = part(place, "firewall")
-                if found := refusals(told, _through(packet, place), direction):
-                    return Blame(place.name, direction, found=tuple(found))
+                rules = refusals(part(place, "firewall"), _through(packet, place), direction)
+                if rules:
+                    return Blame(place.name, direction, found=tuple(rules))
     return None
 
 

@@ -76,11 +76,12 @@ def relabel_address(host: str, address: str, prefix: int, interface: str, label:
     """
     own = _on_device(address, prefix, interface)
     meanwhile = _on_device(address, 32 if prefix != 32 else 31, interface)
-    between = "ip address add {meanwhile} && ip address del {own} && ip address add {own} brd +"
     return as_root(
         host,
-        f"{between} && ip address del {{meanwhile}}",
-        f"{between} label {{label}} && ip address del {{meanwhile}}",
+        "ip address add {meanwhile} && ip address del {own} && ip address add {own} brd + && "
+        "ip address del {meanwhile}",
+        "ip address add {meanwhile} && ip address del {own} && "
+        "ip address add {own} brd + label {label} && ip address del {meanwhile}",
         own=own,
         meanwhile=meanwhile,
         label=label,
