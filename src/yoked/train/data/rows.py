@@ -12,38 +12,22 @@ number of ranks and after any restart, and no state has to be stored for it.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yoked.errors import DataError
+from yoked.hashes import Stamp
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """The smallest dtype for ids below `vocab_size`: uint16 or uint32, little-endian."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
-class Stamp(NamedTuple):
-    """Identity and time stamps of a file: while they are equal, the file has not changed."""
-
-    device: int
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    ctime_ns: int
-
-    @classmethod
-    def of(cls, file: IO[bytes]) -> Stamp:
-        """Stamp of an open file; its name may belong to another file by now."""
-        found = os.fstat(file.fileno())
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class RowFile:
@@ -62,7 +46,8 @@ class RowFile:
         expected_bytes = num_rows * row_tokens * dtype.itemsize
         try:
             with path.open("rb") as file:
-                self.opened = Stamp.of(file)
+                # Its name may belong to another file by now.
+                self.opened = Stamp.of(file.fileno())
                 if (size_bytes := self.opened.size_bytes) != expected_bytes:
                     why = f"{size_bytes:,} bytes long where {expected_bytes:,} are expected"
                     raise _damaged(path, why)

@@ -24,14 +24,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from yoked.core.fs import read_json
-from yoked.paths import cache_root
+from yoked.hashes import KeptHashes, Stamp
 from yoked.train.data.dataset import Dataset
-from yoked.train.data.file_digests import SETTLED_NS, digest_cache_path, save_digests
 from yoked.train.data.progress import NullProgress, ProgressSink
-from yoked.train.data.rows import RowFile, Stamp
+from yoked.train.data.rows import RowFile
 
 # Disks can lose bits, and no time stamp changes.
 RENEW_NS = 7 * 24 * 3_600 * 10**9
@@ -55,14 +52,11 @@ class Verification:
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._data, self._now_ns = data, now_ns
-        self._memory = digest_cache_path(data.folder, cache or cache_root())
+        self._hashes = KeptHashes(data.folder, cache, now_ns=now_ns)
         self.problem: Exception | None = None
         self.pending: list[RowFile] = []
         if works:
-            known = read_json(self._memory) or {}
-            self.pending = [
-                rows for rows in (data.train, data.val) if not self._is_known(known, rows)
-            ]
+            self.pending = [rows for rows in (data.train, data.val) if not self._is_known(rows)]
         self._work, self._done_bytes = self._compare(), 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._in_spare_time, name="verify rows", daemon=True)
@@ -116,11 +110,11 @@ class Verification:
             digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
             try:
                 with rows.path.open("rb", buffering=0) as file:
-                    before = Stamp.of(file)
+                    before = Stamp.of(file.fileno())
                     while count := file.readinto(buffer):
                         digest.update(buffer[:count])
                         yield count
-                    after = Stamp.of(file)
+                    after = Stamp.of(file.fileno())
             except OSError as error:
                 why = f"cannot be read ({error.strerror or error})"
                 raise self._data.damaged(rows, why) from error
@@ -129,23 +123,14 @@ class Verification:
                 raise self._data.damaged(rows, "was replaced while this run reads it")
             if digest.hexdigest() != recorded:
                 raise self._data.damaged(rows)
-            settled = began_ns - max(before.mtime_ns, before.ctime_ns) > SETTLED_NS
-            if settled and before == after:
-                known = read_json(self._memory) or {}
-                known[rows.path.name] = [*before, recorded, self._now_ns()]
-                save_digests(self._memory, known)
+            if before == after:
+                self._hashes.keep(rows.path, before, recorded, began_ns)
+                self._hashes.save()
 
-    def _is_known(self, known: dict[str, Any], rows: RowFile) -> bool:
-        """Whether the cache says that the mapped file has the recorded sha256."""
-        found = known.get(rows.path.name)
-        if not isinstance(found, list) or not found or not isinstance(found[-1], int):
-            return False
-        *remembered, compared_ns = found
-        return (
-            remembered == [*rows.opened, self._data.recorded_sha256(rows)]
-            # A time in the future was written while the clock was wrong.
-            and 0 <= self._now_ns() - compared_ns < RENEW_NS
-        )
+    def _is_known(self, rows: RowFile) -> bool:
+        """Whether the mapped file had the recorded sha256 when it was read last, lately."""
+        known = self._hashes.known(rows.path, rows.opened, renew_ns=RENEW_NS)
+        return known == self._data.recorded_sha256(rows)
 
 
 def _give_way() -> None:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
+from yoked import hashes
 from yoked.errors import DataError
-from yoked.train.data import file_digests, readers
+from yoked.train.data import readers
 from yoked.train.data.corpus import Corpus, HeldOut, climbmix_folder, open_corpus
 
 MANY = [f"document number {number}" for number in range(200)]
@@ -239,17 +240,17 @@ def test_the_fingerprint_is_of_the_content_and_not_of_the_names(tmp_path: Path) 
 def test_a_file_is_hashed_once_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_digests, "SETTLED_NS", -1)
+    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
     (tmp_path / "texts").mkdir()
     corpus = open_corpus(write_txt(tmp_path / "texts", ["one", "two", "three"]))
     read: list[str] = []
-    sha256_of = file_digests.sha256_of
+    sha256_of = hashes.sha256_of
 
     def counted(path: Path) -> str:
         read.append(path.name)
         return sha256_of(path)
 
-    monkeypatch.setattr(file_digests, "sha256_of", counted)
+    monkeypatch.setattr(hashes, "sha256_of", counted)
 
     before = corpus.fingerprint()
     again = corpus.fingerprint()
