@@ -25,7 +25,6 @@ MODULES = {
     "folder_contents": "folders",
     "folder_here": "folders",
     "folder_put": "folders",
-    "tree_checkout": "folders",
     "pushed": "pushed",
     "pushed_put": "pushed",
     "pushed_remove": "pushed",

@@ -31,7 +31,7 @@ from yoked.core.faults import fault
 from yoked.core.fs import sha256_of
 from yoked.core.names import path_word
 from yoked.errors import HostError
-from yoked.paths import cache_root, private_folder, state_root
+from yoked.paths import cache_root, private_folder
 
 FILE, PROGRAM, LINK = "file", "program", "link"
 PLACES = ("trees", "data", "kernels")
@@ -170,13 +170,6 @@ def make_folder(folder: Path, entries: Sequence[Entry]) -> None:
         # Another controller may have made it meanwhile, and the blobs went into it.
         if not folder.is_dir():
             raise
-
-
-def answer_tree_checkout(call: Call) -> str:
-    """Copy tree `digest` to `folder`: absolute, below `~`, or relative to the state folder."""
-    folder = state_root() / Path(call.args["folder"]).expanduser()
-    checkout_tree(call.args["digest"], folder)
-    return str(folder)
 
 
 def checkout_tree(digest: str, folder: Path) -> None:

@@ -73,7 +73,6 @@ RESULTS: Mapping[str, Rule] = {
     "folder_contents": optional(named(text, text, strict=True)),
     "folder_here": optional(text),
     "folder_put": text,
-    "tree_checkout": text,
     "pushed": all_of(
         complete(
             {"name": data_name, "digest": digest, "path": path, "files": count, "size_bytes": count}

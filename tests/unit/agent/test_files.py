@@ -337,7 +337,9 @@ def checked_out(tmp_path: Path) -> Path:
     )
     tree = Path(ask("folder_here", place="trees", label=digest))
     (tree / "__pycache__").mkdir()
-    return Path(ask("tree_checkout", digest=digest, folder=str(tmp_path / "job" / "work")))
+    work = tmp_path / "job" / "work"
+    folders.checkout_tree(digest, work)
+    return work
 
 
 def test_a_job_writes_into_its_copy_alone(checked_out: Path) -> None:
@@ -352,12 +354,12 @@ def test_a_job_writes_into_its_copy_alone(checked_out: Path) -> None:
 
 def test_a_folder_that_is_there_is_not_written_over(checked_out: Path) -> None:
     with raises_fault("folder-taken"):
-        ask("tree_checkout", digest="0" * 64, folder=str(checked_out))
+        folders.checkout_tree("0" * 64, checked_out)
 
 
 def test_a_tree_that_is_gone_is_named(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(HostError) as caught:
-        ask("tree_checkout", digest="0" * 64, folder=str(tmp_path / "work"))
+        folders.checkout_tree("0" * 64, tmp_path / "work")
     assert str(caught.value) == snapshot
 
 

@@ -430,13 +430,22 @@ def test_the_oldest_python_takes_and_copies_a_tree(
     (program / "link").symlink_to("train.py")
     tree = Tree.scan(program)
 
-    with connect_here(python=old_python()) as client:
+    python, work = old_python(), tmp_path / "work"
+    with connect_here(python=python) as client:
         push_tree(client, tree)
-        work = client.call("tree_checkout", digest=tree.digest, folder=str(tmp_path / "work"))
-        outcome = client.call("run", argv=["sh", "-c", "cat train.py"], cwd=work)
+    copy = (
+        "import sys; from pathlib import Path; from yoked.agent.folders import checkout_tree; "
+        "checkout_tree(sys.argv[1], Path(sys.argv[2]))"
+    )
+    source = str(Path(yoked.__file__).parents[1])
+    subprocess.run(
+        [python, "-c", copy, tree.digest, str(work)],
+        env={**os.environ, "PYTHONPATH": source},
+        check=True,
+    )
 
-    assert Tree.scan(Path(work)).digest == tree.digest
-    assert outcome["stdout"] == "print('hello')\n"
+    assert Tree.scan(work).digest == tree.digest
+    assert (work / "train.py").read_text() == "print('hello')\n"
 
 
 @pytest.fixture
