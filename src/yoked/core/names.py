@@ -18,6 +18,9 @@ STACKS_SUFFIX = ".stacks"
 # And what its last collectives were, as it was ended.
 CALLS_SUFFIX = ".calls"
 
+# A byte of a name that is no UTF-8, as os.fsdecode has it.
+NOT_UTF8 = re.compile("([\udc80-\udcff])")
+
 
 def path_word(path: Path | str) -> str:
     """A path as one word of a line to paste, which no program takes for an option."""

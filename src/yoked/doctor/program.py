@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from yoked.core.names import NOT_UTF8
 from yoked.core.shadows import shadowing
 
 _MOST_FILES, _MOST_BYTES, _MOST_MODULES = 200, 200_000, 32
@@ -198,7 +199,7 @@ def _odd(folder: Path) -> tuple[list[str], list[str]]:
             count += 1
             if count > _MOST_NAMES:
                 return special, misnamed
-            if any("\ud800" <= char <= "\udfff" for char in name):
+            if NOT_UTF8.search(name):
                 misnamed.append(below)
             try:
                 kind = stat.S_IFMT(os.lstat(Path(where, name)).st_mode)

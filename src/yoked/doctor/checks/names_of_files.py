@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
+from yoked.core.names import NOT_UTF8
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.content import A_FOLDER, is_shadow, on_first_files, place_of, shown_name
 from yoked.doctor.checks.query import at, mapping, part
@@ -16,8 +17,6 @@ from yoked.records.shell import Line, joined, quoted, shell_line
 from yoked.units import first_listed, listed
 
 _SHOWN = 3
-# A byte of a name that is no UTF-8, as os.fsdecode has it.
-_BEYOND_TEXT = re.compile("([\udc80-\udcff])")
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
@@ -63,7 +62,7 @@ def data_odd(seen: Examination) -> Iterator[Match]:
     kinds = {suffix for _, suffix in first}
     folders = [name for name, content in wanted.items() if content == A_FOLDER
                and PurePosixPath(name).suffix in kinds]  # fmt: skip
-    odd = [name for name in wanted if not _is_text(name)]
+    odd = [name for name in wanted if NOT_UTF8.search(name)]
     empty = [name for name, content in wanted.items() if content == _EMPTY
              and PurePosixPath(name).suffix in kinds and not is_shadow(name, wanted)]  # fmt: skip
     hidden = [name for name in wanted if is_shadow(name, wanted)]
@@ -84,10 +83,6 @@ def data_odd(seen: Examination) -> Iterator[Match]:
                 described=first_listed(said),
                 there=_also(seen, names),
             )
-
-
-def _is_text(name: str) -> bool:
-    return _BEYOND_TEXT.search(name) is None
 
 
 def _holders(seen: Examination, names: Iterable[str]) -> list[str]:
@@ -118,8 +113,8 @@ def _everywhere(seen: Examination, how: str, names: list[str]) -> Iterator[Fix]:
 def _renamed(folder: Line | None, name: str) -> Line:
     """A line that gives a file with a name that is no UTF-8 the name that was meant, in Latin-1."""
     # Such a byte is none that can be pasted: any one stands for it.
-    pieces = [quoted(each) if _is_text(each) else shell_line("?")
-              for each in _BEYOND_TEXT.split(name) if each]  # fmt: skip
+    pieces = [shell_line("?") if NOT_UTF8.match(each) else quoted(each)
+              for each in NOT_UTF8.split(name) if each]  # fmt: skip
     bytes_of = name.encode(errors="surrogateescape")
     before = [] if folder is None else [folder, shell_line("/")]
     old = joined("", (*before, *pieces))
