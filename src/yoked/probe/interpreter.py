@@ -245,8 +245,9 @@ def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, 
     """
     until_s = time.process_time() + _PACKAGES_S
     flaws: list[dict[str, Any]] = []
-    first = {*_HASHED, *also, *_needed_by_torch()}
-    for info in sorted(_infos(), key=lambda each: _named(each)[0] not in _HASHED):
+    infos = list(_infos())
+    first = {*_HASHED, *also, *_needed_by_torch(infos)}
+    for info in sorted(infos, key=lambda each: _named(each)[0] not in _HASHED):
         if time.process_time() > until_s:
             break
         names = {_named(info)[0], *_text(info / "top_level.txt").split()}
@@ -261,8 +262,8 @@ def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, 
     }
 
 
-def _needed_by_torch() -> Iterator[str]:
-    for info in _infos():
+def _needed_by_torch(infos: Iterable[Path]) -> Iterator[str]:
+    for info in infos:
         if _named(info)[0] == "torch":
             for name in _REQUIRES.findall(_text(info / "METADATA")):
                 yield name.replace("-", "_")

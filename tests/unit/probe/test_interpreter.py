@@ -147,6 +147,20 @@ def test_bytecode_of_another_source_is_told(packages: Path, tmp_path: Path) -> N
     assert altered(packages) == [(compiled.name, "torch", "bytecode")]
 
 
+def test_the_folders_of_packages_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = []
+
+    def folders() -> list[Path]:
+        listed.append(1)
+        return []
+
+    monkeypatch.setattr(interpreter, "packages_folders", folders)
+
+    interpreter.installed()
+
+    assert len(listed) == 1
+
+
 def test_modules_of_python_itself_have_marks() -> None:
     library = told("installed", Path("/nowhere/site-packages"))["library"]
 
