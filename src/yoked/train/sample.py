@@ -233,11 +233,13 @@ def load_trained(path: Path, checkpoint: str = "latest") -> TrainedModel:
     tokenizer = tokenizer_of(folder, config)
     with torch.device("meta"):  # no memory and no draws for weights that are loaded
         model = GPT(config, torch.float32)
-    model.to_empty(device="cpu")
     try:
-        model.load_state_dict(loaded.model_state)
+        # Shapes alone: the meta file may describe a model that no memory holds.
+        model.load_state_dict({name: each.to("meta") for name, each in loaded.model_state.items()})
     except RuntimeError as error:
         raise CheckpointError(f"the checkpoint in {folder} does not fit: {error}") from error
+    model.to_empty(device="cpu")
+    model.load_state_dict(loaded.model_state)
     model.finish()
     best = store.best()
     better = best if checkpoint == "latest" and best and best[0] != loaded.step else None

@@ -296,6 +296,19 @@ def test_weights_that_are_not_those_of_the_meta_file_are_refused(run, snapshot: 
     assert str(caught.value) == snapshot
 
 
+def test_a_meta_file_of_a_model_that_no_memory_holds_is_refused(run):
+    (meta,) = (run / "checkpoints").rglob("meta_*.json")
+    (manifest,) = (run / "checkpoints").rglob("manifest_*.json")
+    manifest.unlink()
+    content = json.loads(meta.read_text())
+    # A matrix of 2^52 bytes, in a file of some kilobytes.
+    content["model_config"] |= {"n_embd": 2**24}
+    meta.write_text(json.dumps(content))
+
+    with pytest.raises(CheckpointError, match="does not fit"):
+        load_trained(run)
+
+
 @pytest.mark.skipif(
     "NANOCHAT_BASE" not in os.environ, reason="NANOCHAT_BASE names no base folder of nanochat's"
 )
