@@ -124,7 +124,7 @@ FAULTS: Mapping[str, Fault] = {
         "{path} is there already, and may be somebody's work",
         (
             "yoked hosts --fleet {path}    shows its hosts",
-            "--force    keeps it as {name}.old, and takes over ranks, device and python",
+            "--force    keeps it as {kept}, and takes over ranks, device and python",
         ),
     ),
     "fleet-missing": Fault(

@@ -221,6 +221,15 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def backup_name(path: Path) -> Path:
+    """Where a file that is replaced is kept: FILE.old, or FILE.old2 and so on beside others."""
+    kept, number = path.with_name(f"{path.name}.old"), 1
+    while os.path.lexists(kept):
+        number += 1
+        kept = path.with_name(f"{path.name}.old{number}")
+    return kept
+
+
 def read_tail(path: Path, limit_bytes: int) -> bytes:
     """The end of a file, at most limit_bytes of it. Raises OSError."""
     with path.open("rb") as file:

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from yoked.core.faults import fault
-from yoked.core.fs import write_bytes
+from yoked.core.fs import backup_name, write_bytes
 from yoked.core.names import path_word
 from yoked.core.patterns import MOST_PATTERNS, pattern_flaw
 from yoked.errors import FleetError
@@ -374,7 +374,7 @@ def write_fleet(path: Path, text: str, *, force: bool = False) -> Path | None:
         if path.exists():
             # Who closed it to others may have a reason: its [notify] can hold a secret.
             mode &= path.stat().st_mode | 0o600
-            kept = Path(shutil.copy2(path, path.with_name(f"{path.name}.old")))
+            kept = Path(shutil.copy2(path, backup_name(path)))
         write_bytes(path, text.encode(), mode=mode)
     except UnicodeEncodeError as problem:
         raise FleetError(
@@ -390,7 +390,7 @@ def require_free(path: Path, *, force: bool) -> None:
     """Raise FleetError when there is a file that must not be replaced, or a folder."""
     require_no_folder(path)
     if path.exists() and not force:
-        raise fault("fleet-exists", path=path, name=path.name)
+        raise fault("fleet-exists", path=path, kept=backup_name(path).name)
 
 
 def require_no_folder(path: Path) -> None:

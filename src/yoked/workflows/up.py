@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from yoked.console import HostsProgress
+from yoked.core.fs import backup_name
 from yoked.doctor import render
 from yoked.doctor.fixing import FixPlan, plan_fixes
 from yoked.doctor.judge import Examiner, Seen, Status
@@ -161,12 +162,12 @@ class InitStep:
             return Standing("done", "this machine alone, which needs no fleet's file")
         if not path.is_file():
             return Standing("due", f"write {path} for {', '.join(site.names)}")
-        fleet, there = site.fleet, load_fleet(path)
+        fleet, there, kept = site.fleet, load_fleet(path), backup_name(path)
         if fleet != there:
             old = ", ".join(host.name for host in there.hosts)
-            return Standing("due", f"replace {path}, which is of {old} and stays as {path}.old")
+            return Standing("due", f"replace {path}, which is of {old} and stays as {kept}")
         if len(fleet.hosts) > 1 and any(host.interface is None for host in fleet.hosts):
-            return Standing("due", f"find the interfaces of {path}'s hosts; it stays as {path}.old")
+            return Standing("due", f"find the interfaces of {path}'s hosts; it stays as {kept}")
         return Standing("done", f"{path} has {plural(len(fleet.hosts), 'host')}")
 
     def act(self, ask: Ask) -> bool:

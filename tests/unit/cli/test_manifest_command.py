@@ -169,6 +169,10 @@ def test_a_file_is_written_and_the_next_command_named(
     assert (empty_folder / "run.yaml").read_text() == "more\n"
     assert (empty_folder / "run.yaml.old").read_text() == "text\n"
 
+    report(flags, Manifest("job", "last\n"), Output(json_mode=False, stdout=io.StringIO()))
+    assert (empty_folder / "run.yaml.old").read_text() == "text\n"
+    assert (empty_folder / "run.yaml.old2").read_text() == "more\n"
+
 
 def test_a_file_with_a_blank_in_its_name_is_one_word_of_the_next_command(
     empty_folder: Path,

@@ -355,6 +355,15 @@ def test_a_file_that_is_replaced_is_kept_beside_the_new_one(file: Path) -> None:
     assert sorted(each.name for each in file.parent.iterdir()) == ["yoked.toml", "yoked.toml.old"]
 
 
+def test_a_file_that_was_kept_before_is_not_lost(file: Path) -> None:
+    for text in ("by hand", "second", "third"):
+        file.write_text(text)
+        write_fleet(file, WHOLE, force=True)
+
+    old = [file.with_name(f"yoked.toml.old{number}") for number in ("", "2", "3")]
+    assert [each.read_text() for each in old] == ["by hand", "second", "third"]
+
+
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

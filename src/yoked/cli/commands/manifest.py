@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter
 
 from yoked.cli.flags import flag
 from yoked.cli.output import Output
+from yoked.core.fs import backup_name
 from yoked.core.names import path_word
 from yoked.errors import UsageError, YokedError
 from yoked.launch.manifests.slurm import SlurmOptions, sbatch_script
@@ -158,7 +159,7 @@ def report(flags: ManifestFlags, made: Manifest, output: Output) -> int:
         try:
             if file.is_file():
                 # Somebody may have changed it.
-                old = file.replace(file.with_name(f"{file.name}.old"))
+                old = file.replace(backup_name(file))
                 output.note(f"the {file.name} that was there is {old} now")
             if made.holds_secret:
                 # Before the text is in it, and also where it is no plain file.
