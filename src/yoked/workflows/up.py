@@ -96,9 +96,10 @@ class Site:
         return not self.path.is_file() and self.names in ((), (HERE,))
 
     def _is_meant(self, there: Fleet) -> bool:
-        names = set(self.names) or {host.name for host in there.hosts}
+        written = tuple(host.name for host in there.hosts)
         ssh_config = there.ssh_config if self.ssh_config is None else self.ssh_config.absolute()
-        return names == {host.name for host in there.hosts} and ssh_config == there.ssh_config
+        # The first has rank 0.
+        return (self.names or written) == written and ssh_config == there.ssh_config
 
     @property
     def config(self) -> TrainConfig:

@@ -15,7 +15,7 @@ from tests.failures import raises_fault
 
 from yoked.console import HostsProgress
 from yoked.doctor.judge import Seen
-from yoked.fleet.model import Fleet, Host
+from yoked.fleet.model import Fleet
 from yoked.launch.environment import Difference
 from yoked.launch.install import HostEnvironment, InstallPlan
 from yoked.launch.wheels import WheelSizes
@@ -196,10 +196,18 @@ def test_a_repair_that_failed_is_for_hands_then(
     assert [each["state"] for each in step.check().facts["fixed"]] == ["failed"]
 
 
-def test_a_fleet_of_hosts_that_differ_only_in_order_is_the_files(site: Site) -> None:
+def test_the_host_that_is_named_first_has_rank_0_whatever_the_file_says(site: Site) -> None:
     swapped = Site(("beta", "alpha"), site.path, None, None, False, Screen())
 
-    assert swapped.fleet.hosts == (Host("alpha", interface="eth0"), Host("beta", interface="eth0"))
+    assert [host.name for host in swapped.fleet.hosts] == ["beta", "alpha"]
+    assert InitStep(swapped).check().state == "due"
+
+
+def test_a_file_that_is_to_be_replaced_says_where_it_stays(site: Site) -> None:
+    site.path.with_name("yoked.toml.old").write_text("of before")
+    swapped = Site(("beta", "alpha"), site.path, None, None, False, Screen())
+
+    assert InitStep(swapped).check().said.endswith(f"stays as {site.path}.old2")
 
 
 def test_a_file_that_is_written_while_hosts_are_looked_at_is_left_alone(
