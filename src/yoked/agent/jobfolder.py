@@ -6,7 +6,6 @@
   go, abort         the controller's word to a job that is prepared
   lock              held by the supervisor as long as it lives
   supervisor.json   who supervises, and which process the host program is
-  heartbeat.json    once a second: time, CPU seconds, resident bytes, processes
   stop.json         what `job_stop` was asked for
   refused.json      node 0's: connections that were not the run's, and words that were no notices
   notify.json       node 0's, private: who is told how the run ended, or why it stands

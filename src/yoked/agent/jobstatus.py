@@ -16,7 +16,6 @@ from yoked.agent.jobfolder import (
     JobFolder,
     all_jobs,
     find_job,
-    last_lines,
     run_folder,
 )
 from yoked.agent.logtimes import LOG_NAME
@@ -43,8 +42,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
     keep_supervised(job)
     spec, ended = job.read("job.json"), job.read("end.json")
     nodes, node = spec.get("nodes", []), spec.get("node_rank", 0)
-    outcome, record = job.read("outcome.json"), job.read("supervisor.json")
-    state, folder = job.state, run_folder(job, spec)
+    record, state, folder = job.read("supervisor.json"), job.state, run_folder(job, spec)
     return {
         "run": job.run,
         "launch_id": job.launch_id,
@@ -56,7 +54,6 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "trains": spec.get("trains"),
         "run_dir": spec.get("run_dir"),
         "by": spec.get("by"),
-        "restarts": spec.get("restarts", 0),
         "outputs": spec.get("outputs", []),
         "started_s": _written_s(job.path / "job.json"),
         "ended_s": ended.get("time_s"),
@@ -64,13 +61,10 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "now_s": time.time(),
         "attempt": last_attempt(job),
         "earlier": job.read("earlier.json").get("attempts") or [],
-        "heartbeat": job.read("heartbeat.json") or None,
         "supervisor": record.get("pid") if job.supervised else None,
         "host_program": record.get("host_program"),
-        "exit": outcome or None,
         "end": ended or None,
         "failure": job.failure() if state not in ACTIVE else None,
-        "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
         # Of a training, on the host of its rank 0: until then there is nothing to go on from.
         "can_resume": bool(spec.get("trains")) and (folder / "run.json").is_file(),
         "progress": training_progress(folder),

@@ -1,7 +1,7 @@
 """Stays with one job on a host, from its preparation to its end; outlives ssh and controller.
 
 It starts the host program when the controller says so, notes when which byte of the logs came,
-beats once a second, records how the program ended, and leaves no process of the job behind.
+records how the program ended, and leaves no process of the job behind.
 Nothing depends on it while the job runs: ranks write to files. Killed, it is replaced by the next
 agent that looks at the job, and its successor takes over what runs.
 """
@@ -21,13 +21,7 @@ from yoked.agent.awake import Awake, inhibitor_argv
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logtimes import LogTimes
 from yoked.agent.verdict import leave_verdict
-from yoked.core.proc import (
-    FOLDER_VARIABLE,
-    LaunchProcesses,
-    ProcessId,
-    boot_id,
-    kill_all,
-)
+from yoked.core.proc import FOLDER_VARIABLE, ProcessId, boot_id, kill_all
 
 # The controller prepares all hosts, each within a minute, before it says go.
 GO_WITHIN_S = 150.0
@@ -35,7 +29,6 @@ _GO_POLL_S = 0.01
 _WATCH_EVERY_S = 0.2
 # Until a rank has said something: nothing trains yet, and somebody waits for the first line.
 _WATCH_EAGERLY_EVERY_S = 0.05
-_BEAT_EVERY_S = 1.0
 # They are named for whoever looks into it.
 _MOST_SWEPT = 100
 
@@ -174,16 +167,12 @@ def _start(job: JobFolder) -> subprocess.Popen[bytes]:
 def _watch(job: JobFolder, program: HostProgram) -> None:
     """Until the host program ends, and then see to it that nothing else is left."""
     awake = Awake(inhibitor_argv(job.run))
-    times, processes = LogTimes(job.logs), LaunchProcesses(job.launch_id)
-    beat_s = 0.0
+    times = LogTimes(job.logs)
     try:
         while not program.over:
             # A disk that is full for a while must not end the watch.
             with contextlib.suppress(OSError):
                 times.note()
-                if time.monotonic() - beat_s >= _BEAT_EVERY_S:
-                    beat_s = time.monotonic()
-                    _beat(job, processes)
             time.sleep(_WATCH_EVERY_S if times.noted_any else _WATCH_EAGERLY_EVERY_S)
         swept = kill_all(job.launch_id)
         with contextlib.suppress(OSError):
@@ -195,18 +184,3 @@ def _watch(job: JobFolder, program: HostProgram) -> None:
     # Whoever sees that the job is over finds the verdict in the run's folder.
     leave_verdict(job, ended)
     job.write_end(ended)
-
-
-def _beat(job: JobFolder, processes: LaunchProcesses) -> None:
-    found = processes.scan()
-    usage = [process.usage() for process in found]
-    job.write(
-        "heartbeat.json",
-        {
-            "time_s": time.time(),
-            "pid": os.getpid(),
-            "processes": len(found),
-            "cpu_s": sum(cpu_s for cpu_s, _ in usage),
-            "resident_bytes": sum(resident for _, resident in usage),
-        },
-    )

@@ -322,25 +322,6 @@ def kill_all(launch_id: str) -> list[int]:
     return sorted(killed)
 
 
-class LaunchProcesses:
-    """The processes of a launch, asked for again and again: an environment is read once."""
-
-    def __init__(self, launch_id: str) -> None:
-        self._launch_id = launch_id
-        self._known: dict[ProcessId, bool] = {}
-
-    def scan(self) -> list[ProcessId]:
-        """Those that run now."""
-        known = {}
-        for process in all_processes():
-            ours = self._known.get(process)
-            if ours is None:
-                ours = process.belongs_to(self._launch_id)
-            known[process] = ours
-        self._known = known
-        return [process for process, ours in known.items() if ours]
-
-
 def boot_id() -> str:
     """Changes with every start of the machine; empty where the system does not say."""
     try:

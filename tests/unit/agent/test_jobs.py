@@ -22,7 +22,6 @@ from tests.unit.agent.job_acts import (
     job_request,
     kill,
     launch,
-    running,
     says,
     until,
 )
@@ -87,7 +86,6 @@ def test_the_verdict_of_the_host_program_is_the_state(agent: AgentClient, root: 
     launch(agent, root, program)
     until(state_is(agent, "finished"), "the end")
 
-    assert status(agent)["exit"] == verdict
     assert status(agent)["attempt"] == 2
 
 
@@ -504,15 +502,6 @@ def test_a_run_that_is_not_there_is_told_with_the_nearest_name(
     assert str(told.value) == snapshot
 
     assert told.value.fix == snapshot
-
-
-def test_a_heartbeat_tells_of_the_processes(agent: AgentClient, root: Path) -> None:
-    job = launch(agent, root, PARENT)
-
-    until(lambda: job.read("heartbeat.json").get("processes") == 2, "two processes")
-
-    assert running(job.read("heartbeat.json")["pid"])
-    assert job.read("heartbeat.json")["resident_bytes"] > 0
 
 
 @pytest.mark.parametrize(
