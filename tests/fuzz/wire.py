@@ -66,7 +66,7 @@ INTERFACE = {
     "kind": "physical",
     "mtu_bytes": 1400,
     "speed_bit_per_s": None,
-    "addresses": [{"address": "192.0.2.2", "prefix": 24, "family": 4, "link_local": False}],
+    "addresses": [{"address": "192.0.2.2", "prefix": 24, "link_local": False}],
     "gloo_address": "192.0.2.2",
 }
 PIECE = {"rank": 0, "attempt": 0, "stream": "out", "time_s": 1.7e9, "offset": 3}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 from pathlib import Path
@@ -54,15 +53,9 @@ def probe_compiler() -> dict[str, Any]:
 
 
 def probe_shell() -> dict[str, Any]:
-    """login_shell; rc, what sshd runs before it; sources_noise is the controller's to tell, who
-    hears it.
-    """
-    try:
-        shell = pwd.getpwuid(os.getuid()).pw_shell
-    except KeyError:
-        shell = ""
+    """rc: what sshd runs before it; sources_noise is the controller's to tell, who hears it."""
     rc = next((str(path) for path in _RC if path.expanduser().is_file()), None)
-    return {"login_shell": shell or None, "rc": rc, "sources_noise": None}
+    return {"rc": rc, "sources_noise": None}
 
 
 def _first(*names: str | None) -> str | None:

@@ -10,7 +10,6 @@ import os
 import platform
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +45,12 @@ def answer_facts(call: Call) -> dict[str, Any]:
             "state": free_bytes(state),
             "cache": free_bytes(cache),
         },
-        "python": platform.python_version(),
-        "executable": sys.executable,
         "state": str(state),
         "cache": str(cache),
         "home": str(own),
         "path": os.environ.get("PATH", os.defpath),
         "user": user_name(os.getuid()),
         "uid": os.getuid(),
-        "time_s": time.time(),
         "on_battery": on_battery(),
     }
 

@@ -33,7 +33,7 @@ _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 
 def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
-    """kind, active, rules, zone (firewalld's) and tools: those of `_TOOLS` that are there.
+    """kind, active, rules and tools: those of `_TOOLS` that are there.
 
     ruleset: all of the kernel's rules, where `rules` has the words of another tool; old: those of
     the old iptables, where they stand beside others; policies: of IPsec. long: {chain: rules} of
@@ -62,7 +62,6 @@ def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
         "kind": kind,
         "active": active,
         "rules": rules,
-        "zone": _zone() if kind == "firewalld" else None,
         "tools": [name for name in _TOOLS if tool(name)],
         "ruleset": ruleset or None,
         "old": old or None,
@@ -70,17 +69,6 @@ def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
         "readers": queue_readers(),
         "policies": policies,
     }
-
-
-def probe_sudo(*, sudo: bool = False) -> dict[str, bool | None]:
-    """root: whether we are. without_password: whether sudo asks for none; None: not tried, because
-    nobody asked for it (`sudo`), or it would be reported: the user is no administrator.
-    """
-    if os.getuid() == 0 or not sudo:
-        return {"root": os.getuid() == 0, "without_password": None}
-    if not _may_try_sudo():
-        return {"root": False, "without_password": None if tool("sudo") else False}
-    return {"root": False, "without_password": _sudo_asks_nothing()}
 
 
 def tool(name: str) -> str | None:
@@ -200,11 +188,6 @@ def _lines(said: list[str]) -> list[str]:
     return [line.expandtabs(4)[:_LONGEST_LINE] for line in said]
 
 
-def _zone() -> str | None:
-    path = tool("firewall-cmd")
-    return (run_quiet([path, "--get-default-zone"]) or None) if path else None
-
-
 def _of_macos() -> tuple[str | None, bool | None, None]:
     """kind, active and rules, which it does not tell."""
     said = run_quiet([_APPLICATION_FIREWALL, "--getglobalstate"])
@@ -218,19 +201,15 @@ def _as_root(*, may_ask: bool) -> list[str] | None:
     if not may_ask:
         return None
     sudo = tool("sudo")
-    return [sudo, "-n"] if sudo and _may_try_sudo() and _sudo_asks_nothing() else None
-
-
-def _sudo_asks_nothing() -> bool:
-    return run_quiet([tool("sudo") or "sudo", "-n", "echo", "yes"]) != ""
+    if sudo is None or not _may_try_sudo() or not run_quiet([sudo, "-n", "echo", "yes"]):
+        return None
+    return [sudo, "-n"]
 
 
 def _may_try_sudo() -> bool:
     """Whether the user is an administrator: sudo reports others to root."""
     import grp
 
-    if not tool("sudo"):
-        return False
     for number in os.getgroups():
         try:
             if grp.getgrgid(number).gr_name in _ADMINISTRATORS:

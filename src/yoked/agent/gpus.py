@@ -113,14 +113,10 @@ def _amd(nodes: Path) -> list[dict[str, Any]]:
 
 
 def probe_gpu() -> dict[str, Any]:
-    """driver, devices (as in facts), error (why they cannot be used) and busy [{pid, command,
-    memory_bytes}].
-    """
+    """error (why GPUs cannot be used) and busy [{pid, command, memory_bytes}]."""
     driver = driver_version(text(Path("/proc/driver/nvidia/version")))
     cards = nvidia_cards(Path("/sys/bus/pci/devices"))
     return {
-        "driver": driver,
-        "devices": find_gpus(),
         "error": _error(driver, cards),
         "busy": busy_of(_nvidia_smi(_PROGRAMS)) if driver else [],
     }

@@ -28,7 +28,6 @@ PARTS = {
     "preload": "environ",
     "basics": "basics",
     "firewall": "firewall",
-    "sudo": "firewall",
     "limits": "limits",
     "folders": "storage",
     "ports": "listeners",
@@ -54,7 +53,6 @@ _TAKES = {
     "names": ("names", "addresses"),
     "routes": ("addresses",),
     "firewall": ("sudo",),
-    "sudo": ("sudo",),
     "ports": ("ports",),
 }
 LIMIT_S = 2.5

@@ -108,7 +108,6 @@ def describe(found: list[Entry], net: Path = NET) -> list[dict[str, Any]]:
                 {
                     "address": str(entry.address),
                     "prefix": entry.prefix,
-                    "family": entry.address.version,
                     "link_local": entry.address.is_link_local,
                 }
                 for entry in own

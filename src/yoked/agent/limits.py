@@ -118,7 +118,7 @@ def _tracer() -> dict[str, Any] | None:
 
 
 def probe_kernel() -> dict[str, Any] | None:
-    """ptrace_scope, conntrack_count, conntrack_max, rp_filter {interface: n} and somaxconn."""
+    """ptrace_scope, conntrack_count, conntrack_max and rp_filter {interface: n}."""
     settings = Path("/proc/sys")
     if not settings.is_dir():
         return None
@@ -128,5 +128,4 @@ def probe_kernel() -> dict[str, Any] | None:
         "conntrack_count": number(settings / "net/netfilter/nf_conntrack_count"),
         "conntrack_max": number(settings / "net/netfilter/nf_conntrack_max"),
         "rp_filter": {path.parent.name: number(path) for path in sorted(filters)},
-        "somaxconn": number(settings / "net/core/somaxconn"),
     }

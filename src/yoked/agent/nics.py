@@ -22,8 +22,8 @@ _LOWER = "lower_"
 
 
 def probe_links() -> dict[str, Any] | None:
-    """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, rx_errors, tx_errors,
-    addresses, mac, lower, queues, ends_s}; addresses: how many it has; lower: the interfaces that
+    """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, addresses, mac, lower,
+    queues, ends_s}; addresses: how many it has; lower: the interfaces that
     it lies over; queues: see `yoked.agent.queues`; ends_s: {address: seconds until the kernel takes
     it away}. None where there is no /sys.
     """
@@ -57,8 +57,6 @@ def describe(card: Path, addresses: int) -> dict[str, Any]:
         "speed_bit_per_s": speed_bit_per_s(card / "speed"),
         "duplex": duplex if (duplex := text(card / "duplex")) in ("full", "half") else None,
         "mtu_bytes": number(card / "mtu"),
-        "rx_errors": number(card / "statistics/rx_errors"),
-        "tx_errors": number(card / "statistics/tx_errors"),
         "addresses": addresses,
         "mac": mac if _MAC.fullmatch(mac := text(card / "address")) else None,
         "lower": sorted(path.name[len(_LOWER) :] for path in card.glob(f"{_LOWER}*")),

@@ -127,7 +127,6 @@ def _stale(others: list[_Sight]) -> list[dict[str, Any]]:
     return [
         {
             **_describe(each),
-            "ppid": each.ppid,
             "cores": round(each.cores, 2),
             "memory_bytes": each.memory_bytes,
             "age_s": each.process.age_s,

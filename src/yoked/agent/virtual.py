@@ -34,9 +34,9 @@ _MIRRORED = "loopback0"
 
 def probe_virtual() -> dict[str, Any]:
     """container (docker, podman, kubernetes, lxc, ...; None: in none), bridged (interfaces whose
-    other end is outside of the container), wsl (1 or 2), networking (nat, mirrored, ...), portproxy
-    (ports that Windows passes on to others) and inbound (what Windows' firewall does with
-    connections to WSL: Allow or Block); None: not told.
+    other end is outside of the container), networking (nat, mirrored, ...), portproxy (ports that
+    Windows passes on to others) and inbound (what Windows' firewall does with connections to WSL:
+    Allow or Block); None: not told.
     """
     inside = container()
     return {
@@ -71,13 +71,10 @@ def bridged(net: Path = NET) -> list[str]:
 
 def windows(kernel: str) -> dict[str, Any]:
     """What of it is told where this is Linux in Windows. kernel: its release."""
-    release = kernel.lower()
-    if "microsoft" not in release:
-        return dict.fromkeys(("wsl", "networking", "portproxy", "inbound"))
-    version = 2 if "wsl2" in release or "standard" in release else 1
+    if "microsoft" not in kernel.lower():
+        return dict.fromkeys(("networking", "portproxy", "inbound"))
     mode = networking()
     return {
-        "wsl": version,
         "networking": mode,
         "portproxy": portproxy(),
         # The older modes have no firewall of their own: nothing comes in at all.

@@ -41,10 +41,7 @@ def is_root(examination: Examination, host: str) -> bool:
     if host == "":
         return os.getuid() == 0
     seen = next((each for each in examination.hosts if each.name == host), None)
-    if seen is None:
-        return False
-    told = (seen.health.get("sudo") or {}).get("root")
-    return bool(seen.facts.get("uid") == 0 if told is None else told)
+    return seen is not None and seen.facts.get("uid") == 0
 
 
 def as_typed(fix: Fix, *, root_there: bool) -> str:

@@ -178,7 +178,7 @@ PARTS: Mapping[str, Rule] = {
 _TOLD: Mapping[str, tuple[str, ...]] = {
     "facts": (
         "machine", "hostname", "cpu_model", "cores", "fast_cores", "usable_cores", "memory_bytes",
-        "gpus", "free_bytes", "executable", "state", "path", "uid",
+        "gpus", "free_bytes", "state", "path", "uid",
     ),
     "environment": ("made", "configured", "system", "marker"),
 }  # fmt: skip

@@ -70,15 +70,12 @@ FACTS = fields(
         "memory_available_bytes": count,
         "gpus": each(_GPU),
         "free_bytes": named(word, optional(count)),  # of the home, state and cache folders
-        "python": version,
-        "executable": path,
         "state": path,
         "cache": path,
         "home": path,
         "path": line,
         "user": user,
         "uid": count,
-        "time_s": number,
         "on_battery": flag,
     },
     strict=(
@@ -90,12 +87,11 @@ FACTS = fields(
         "free_bytes",
         "uid",
         "state",
-        "executable",
         "path",
     ),
 )
 _ADDRESS = fields(
-    {"address": address, "prefix": prefix, "family": count, "link_local": flag},
+    {"address": address, "prefix": prefix, "link_local": flag},
     needed=("address",),
 )
 
@@ -144,7 +140,6 @@ _PROCESSES = each(
             "cores": number,
             "memory_bytes": count,
             "age_s": number,
-            "ppid": count,
             "ended": flag,
         }
     )
@@ -240,7 +235,6 @@ HEALTH = fields(
                 "kind": word,
                 "active": flag,
                 "rules": each(line),
-                "zone": word,
                 "tools": each(word),
                 "ruleset": each(line),  # as nft has all rules, where `rules` has another form
                 "old": each(line),  # of the old iptables, beside others
@@ -249,7 +243,6 @@ HEALTH = fields(
                 "policies": each(line),  # of IPsec
             }
         ),
-        "sudo": fields({"root": flag, "without_password": flag}),
         "limits": fields(
             {
                 **dict.fromkeys(
@@ -331,8 +324,6 @@ HEALTH = fields(
                     "speed_bit_per_s": count,
                     "duplex": word,
                     "mtu_bytes": count,
-                    "rx_errors": count,
-                    "tx_errors": count,
                     "addresses": count,
                     "mac": mac,
                     "lower": each(interface),  # that it lies over
@@ -385,13 +376,11 @@ HEALTH = fields(
                 "conntrack_count": count,
                 "conntrack_max": count,
                 "rp_filter": named(interface, optional(count)),  # 0: off, 1: strict, 2: loose
-                "somaxconn": count,
             }
         ),
         "clock": fields(
             {
                 "time_s": number,
-                "synchronised": flag,
                 "service": word,
                 "utc_offset_s": number,
                 "zone": zone,
@@ -406,15 +395,12 @@ HEALTH = fields(
         ),
         "gpu": fields(
             {
-                "driver": version,
-                "devices": each(_GPU),
                 "error": text,
                 "busy": _PROCESSES,
             }
         ),
         "shell": fields(
             {
-                "login_shell": line,
                 "rc": path,
                 "sources_noise": flag,
                 "searched": flag,  # whether start files were run to find what prints
@@ -426,7 +412,6 @@ HEALTH = fields(
             {
                 "container": word,
                 "bridged": each(interface),
-                "wsl": count,
                 "networking": word,
                 "portproxy": each(port),
                 "inbound": word,

@@ -91,13 +91,12 @@ def test_no_limit_is_none() -> None:
 
 
 def test_a_card_that_is_off_has_no_carrier(tmp_path: Path) -> None:
-    for name, content in [("flags", "0x1002"), ("mtu", "1500"), ("statistics/rx_errors", "7")]:
+    for name, content in [("flags", "0x1002"), ("mtu", "1500")]:
         write(tmp_path, f"eth0/{name}", content)
 
     found = nics.describe(tmp_path / "eth0", 0)
 
     assert (found["up"], found["carrier"], found["mtu_bytes"]) == (False, None, 1500)
-    assert (found["rx_errors"], found["tx_errors"]) == (7, None)
 
 
 def test_what_an_interface_lies_over_is_told(tmp_path: Path) -> None:
@@ -200,7 +199,6 @@ def test_the_clock_is_now() -> None:
     found = clock.probe_clock()
 
     assert before_s <= found["time_s"] <= time.time()
-    assert found["synchronised"] in (True, False, None)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_an_interface_whose_other_end_is_elsewhere_is_bridged(tmp_path: Path) ->
 def test_linux_elsewhere_than_in_windows_says_nothing_of_it() -> None:
     told = virtual.windows("6.8.0-generic")
 
-    assert told == {"wsl": None, "networking": None, "portproxy": None, "inbound": None}
+    assert told == {"networking": None, "portproxy": None, "inbound": None}
 
 
 def test_windows_tells_its_networking_ports_and_firewall(
@@ -80,7 +80,6 @@ def test_windows_tells_its_networking_ports_and_firewall(
     told = virtual.windows(WSL2)
 
     assert told == {
-        "wsl": 2,
         "networking": "mirrored",
         "portproxy": [2222, 8000],
         "inbound": "Block",
@@ -113,4 +112,4 @@ def test_a_windows_that_cannot_be_asked_is_known_by_its_interfaces(
 def test_this_host_tells_all_of_it() -> None:
     told = answer_health(FakeCall(parts=["virtual"]))["virtual"]
 
-    assert set(told) == {"container", "bridged", "wsl", "networking", "portproxy", "inbound"}
+    assert set(told) == {"container", "bridged", "networking", "portproxy", "inbound"}

@@ -120,7 +120,6 @@ SLOW = {"error": "no answer in 1.5 s", "took_s": 1.5}
 SILENT = {"addresses": [], "error": "no answer in 1.5 s", "took_s": 1.5}
 RANK = {
     "pid": 4711,
-    "ppid": 1,
     "run": "otter",
     "command": "python train.py",
     "user": "ada",
@@ -197,10 +196,10 @@ CASES = (
          hosts=()),
     Case("shell-noise", said("health/shell/sources_noise", True), severity="warning"),
     Case("shell-noise", said("health/shell", {
-        "login_shell": "/bin/bash", "rc": "~/.ssh/rc", "sources_noise": True}),
+        "rc": "~/.ssh/rc", "sources_noise": True}),
          severity="warning"),
     Case("shell-noise", said("health/shell", {
-        "login_shell": "/bin/bash", "rc": "~/.ssh/rc", "sources_noise": True,
+        "rc": "~/.ssh/rc", "sources_noise": True,
         "prints": {"file": "/home/ada/.bashrc", "line": 3, "words": "echo hello"}}),
          severity="warning"),
     Case("shell-noise", lambda: replace(

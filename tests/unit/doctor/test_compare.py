@@ -40,7 +40,7 @@ def digest(text: str) -> str:
 
 
 def host(name: str, **more: Any) -> HostSeen:
-    return HostSeen(name, {}, facts={"executable": sys.executable}, health={"limits": {}}, **more)
+    return HostSeen(name, {}, health={"limits": {}}, **more)
 
 
 def connect(name: str) -> AgentClient:

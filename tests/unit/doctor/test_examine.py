@@ -170,7 +170,7 @@ class FakeAgent:
     def _health(self, args: Mapping[str, Any]) -> dict[str, Any]:
         if args.get("parts") == ["virtual"]:
             return {"virtual": None}
-        shell = {"login_shell": "/bin/sh", "sources_noise": None}
+        shell = {"sources_noise": None}
         folders = {"cache": {"path": "/c", "writable": True, "error": None}}
         own = {"environment": dict(self.variables)} if self.variables else {}
         return {"shell": shell, "folders": folders, "asked": dict(args), **own}

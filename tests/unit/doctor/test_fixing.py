@@ -38,8 +38,8 @@ def finding(*fixes: Fix, check: str = "firewall", **more: Any) -> Finding:
     return Finding(check, "error", more.pop("hosts", ("attic",)), "seen", "why", fixes, **more)
 
 
-def seen(*, root: bool | None = False, uid: int = 1000) -> Examination:
-    attic = HostSeen("attic", {}, facts={"uid": uid}, health={"sudo": {"root": root}})
+def seen(*, uid: int = 1000) -> Examination:
+    attic = HostSeen("attic", {}, facts={"uid": uid})
     cellar = HostSeen("cellar", {}, failure=SshFailure("timeout", "timed out"))
     return Examination((attic, cellar))
 
@@ -101,13 +101,10 @@ def test_what_is_typed_hands_all_of_a_line_to_root(words: list[str]) -> None:
         assert not {"&&", ";", "|", ">f"} & set(words)
 
 
-@pytest.mark.parametrize(
-    ("told", "uid", "expected"), [(True, 1000, True), (None, 0, True), (None, 7, False)]
-)
-def test_who_is_root_is_what_the_host_says_or_else_its_number(
-    told: bool | None, uid: int, expected: bool
-) -> None:
-    assert is_root(seen(root=told, uid=uid), "attic") is expected
+@pytest.mark.parametrize(("uid", "expected"), [(0, True), (7, False)])
+def test_who_is_root_has_the_number_0(uid: int, expected: bool) -> None:
+    assert is_root(seen(uid=uid), "attic") is expected
+    assert is_root(seen(), "cellar") is False
     assert is_root(seen(), "nobody") is False
     assert is_root(seen(), "") is (os.getuid() == 0)
 
@@ -144,7 +141,7 @@ def test_a_warning_is_left_unless_its_check_is_named(snapshot: SnapshotAssertion
 
 
 def test_where_the_user_is_root_nothing_needs_sudo() -> None:
-    (plan,) = plan_fixes([finding(Fix("attic", "true", root=True))], seen(root=True), sudo=False)
+    (plan,) = plan_fixes([finding(Fix("attic", "true", root=True))], seen(uid=0), sudo=False)
 
     assert plan.left == ""
 

@@ -276,7 +276,7 @@ def in_windows(mode: str, **more: Any) -> Make:
     """study is Linux in Windows, connected like this, and nothing gets in."""
 
     def make() -> Examination:
-        told_of = {"wsl": 2, "networking": mode, "portproxy": [], "inbound": None, **more}
+        told_of = {"networking": mode, "portproxy": [], "inbound": None, **more}
         return told(broken(home(), None, "study"), "study", "health/virtual", told_of)
 
     return make

@@ -105,8 +105,8 @@ def test_listeners_are_closed_whatever_comes_of_it(snapshot: SnapshotAssertion) 
     ("virtual", "address", "code"),
     [
         ({"container": "docker", "bridged": ["eth0"]}, "172.17.0.2", "container-bridge"),
-        ({"wsl": 2, "networking": "nat"}, "172.29.48.5", "nat"),
-        ({"wsl": 2, "networking": "mirrored", "inbound": "Block"}, "10.0.0.2", "wsl-firewall"),
+        ({"networking": "nat"}, "172.29.48.5", "nat"),
+        ({"networking": "mirrored", "inbound": "Block"}, "10.0.0.2", "wsl-firewall"),
     ],
 )
 def test_what_a_host_is_inside_of_is_blamed_where_nobody_reaches_it(

@@ -37,7 +37,7 @@ ETH0 = {
     "kind": "physical",
     "mtu_bytes": 1500,
     "speed_bit_per_s": None,
-    "addresses": [{"address": "10.0.0.2", "prefix": 24, "family": 4, "link_local": False}],
+    "addresses": [{"address": "10.0.0.2", "prefix": 24, "link_local": False}],
     "gloo_address": "10.0.0.2",
 }
 JOB = {
@@ -86,7 +86,7 @@ def test_a_fact_that_cannot_be_is_unknown_and_its_place_is_noted(host: Say) -> N
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"state": "relative; x"}, {"executable": "-c"}, {"path": "/usr/bin\n/tmp"}, {"uid": "0"},
+        {"state": "relative; x"}, {"path": "/usr/bin\n/tmp"}, {"uid": "0"},
         {"usable_cores": 10**400}, {"gpus": {}}, {"machine": None, "cores": []},
     ],
 )  # fmt: skip
