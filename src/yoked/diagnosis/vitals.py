@@ -32,10 +32,7 @@ class Flight:
     """A collective, or a message between two ranks, that has begun and has not ended."""
 
     number: Count
-    between_two: bool
     op: Text
-    sizes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,6 @@ class Recorded:
     steps: Count
     stepped_age_s: Age
     phase: Text | None
-    phase_age_s: Age
     awaits: Awaited | None
     frames: tuple[Frame, ...]
     frames_age_s: Age

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from yoked.diagnosis.activity import activity_of, waits_in_backward
 from yoked.diagnosis.history import RunHistory
-from yoked.diagnosis.vitals import Flight, RankVitals
+from yoked.diagnosis.vitals import RankVitals
 
 # A rank is blocked that has waited so long, and so many usual steps.
 BLOCKED_S = 1.5
@@ -30,7 +30,6 @@ class Wait:
     age_s: float
     group: str = ""
     number: int | None = None
-    flight: Flight | None = None
     ranks: tuple[int, ...] = ()
 
 
@@ -77,7 +76,7 @@ def wait_of(vitals: RankVitals) -> Wait | None:
         if group.flying:
             # Gloo carries them out in their order, so the first one holds the others up.
             first = min(group.flying, key=lambda one: one.number)
-            return Wait(vitals.rank, first.op, age_s, group.name, first.number, first)
+            return Wait(vitals.rank, first.op, age_s, group.name, first.number)
     return Wait(vitals.rank, "another rank", age_s)
 
 

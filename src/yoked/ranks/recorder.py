@@ -66,7 +66,7 @@ class Recorder:
         self.steps = 0
         self._stepped_s = time.monotonic()
         self._ends: deque[tuple[float, float]] = deque(maxlen=_MOST_ENDS)
-        self._phase: tuple[Phase | None, float] = (None, self._stepped_s)
+        self._phase: Phase | None = None
         self._awaited: tuple[str, tuple[int, ...], float] | None = None
         self._frames: list[list[Any]] = []
         self._frames_s = self._stepped_s
@@ -100,25 +100,25 @@ class Recorder:
 
     def starting(self) -> None:
         """The program gets ready, and says when it takes steps."""
-        self._phase = ("starting", time.monotonic())
+        self._phase = "starting"
 
     def step_done(self) -> None:
         """The program took a step."""
         self.steps += 1
         self._stepped_s = time.monotonic()
         self._ends.append((self._stepped_s, time.process_time()))
-        if self._phase[0] == "starting":
-            self._phase = ("training", self._stepped_s)
+        if self._phase == "starting":
+            self._phase = "training"
 
     @contextlib.contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
         """The program is about this meanwhile."""
         before = self._phase
-        self._phase = (name, time.monotonic())
+        self._phase = name
         try:
             yield
         finally:
-            self._phase = (before[0], time.monotonic())
+            self._phase = before
 
     @contextlib.contextmanager
     def awaiting(self, what: str, ranks: Sequence[int]) -> Iterator[None]:
@@ -177,7 +177,7 @@ class Recorder:
         frames = _frames_of(main)
         if frames != self._frames:
             self._frames, self._frames_s = frames, now_s
-        phase, awaited = self._phase, self._awaited
+        awaited = self._awaited
         return {
             "pid": os.getpid(),
             "at_s": now_s,
@@ -185,8 +185,7 @@ class Recorder:
             "stepped_s": self._stepped_s,
             # A copy at once: the main thread may add to it meanwhile.
             "ends": [(round(at_s, 6), round(cpu_s, 6)) for at_s, cpu_s in self._ends.copy()],
-            "phase": phase[0],
-            "phase_s": phase[1],
+            "phase": self._phase,
             "awaits": None
             if awaited is None
             else {"what": awaited[0], "ranks": awaited[1], "since_s": awaited[2]},
@@ -289,10 +288,7 @@ def _groups() -> list[dict[str, Any]] | None:
             group["flying"].append(
                 {
                     "number": entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"],
-                    "between_two": entry["is_p2p"],
                     "op": str(entry["profiling_name"])[:80],
-                    "sizes": entry["input_sizes"][:4],
-                    "dtypes": entry["input_dtypes"][:4],
                 }
             )
     for group in groups.values():

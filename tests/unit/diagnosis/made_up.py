@@ -30,7 +30,6 @@ def recorded(**changes: Any) -> Recorded:
         steps=10,
         stepped_age_s=0.1,
         phase=None,
-        phase_age_s=10.0,
         awaits=None,
         frames=(IN_PROGRAM,),
         frames_age_s=0.0,
@@ -55,7 +54,7 @@ def in_collective(
             Group(
                 "0",
                 number,
-                (Flight(number, False, op, (sizes,), ("Float",)),),
+                (Flight(number, op),),
                 (*["all_reduce of [1000] Float"] * 3, f"{op[5:]} of {list(sizes)} Float"),
             ),
         ),

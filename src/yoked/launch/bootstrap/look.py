@@ -171,7 +171,6 @@ def _recorded(file: Path) -> Recorded | None:
                 "steps": told["steps"],
                 "stepped_age_s": age_s("stepped_s"),
                 "phase": told["phase"],
-                "phase_age_s": age_s("phase_s"),
                 "awaits": awaits and {**awaits, "age_s": age_s("since_s", awaits)},
                 "frames": [
                     {"file": file, "line": line, "function": function}

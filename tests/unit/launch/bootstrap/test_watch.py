@@ -33,7 +33,7 @@ def job(folder: Path) -> Job:
 def record(steps: int) -> dict[str, Any]:
     now_s = time.monotonic()
     return {
-        "at_s": now_s, "steps": steps, "stepped_s": now_s, "phase": "training", "phase_s": now_s,
+        "at_s": now_s, "steps": steps, "stepped_s": now_s, "phase": "training",
         "awaits": None, "frames": [["/home/me/train.py", 41, "main"]], "frames_s": now_s,
         "groups": None, "traced": False,
         "ends": [(at * PERIOD_S, at * 0.1) for at in range(max(0, steps - 32), steps)],
