@@ -7,12 +7,13 @@ people write are read by pydantic.
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 # Beyond what any host counts, and what arithmetic on floats bears.
 MOST = 2**64
@@ -25,6 +26,17 @@ class Constraint(NamedTuple):
 
     words: str
     holds: Callable[[Any], bool]
+
+    @classmethod
+    def of_pattern(cls, words: str, pattern: str) -> Constraint:
+        """A text that is what a regular expression says, from its first character to its last."""
+        known = re.compile(pattern)
+        return cls(words, lambda text: known.fullmatch(text) is not None)
+
+
+Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
+Amount = Annotated[float, Constraint("at least 0", lambda amount: amount >= 0)]
+Digest = Annotated[str, Constraint.of_pattern("a SHA-256 in hex", "[0-9a-f]{64}")]
 
 
 def decode(kind: Any, value: Any, path: str = "") -> Any:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
-from yoked.core.schema import Constraint
-from yoked.diagnosis.vitals import Count
+from yoked.core.schema import Constraint, Count
 
 _MOST_NEW = 2
 _Call = Annotated[str, Constraint("at most 200 characters", lambda text: len(text) <= 200)]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yoked.core.schema import decode
+from yoked.core.schema import Count, decode
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.history import Place, RunHistory
 from yoked.diagnosis.rules import causes
-from yoked.diagnosis.vitals import Age, Count, Vitals
+from yoked.diagnosis.vitals import Age, Vitals
 
 
 @dataclass(frozen=True)

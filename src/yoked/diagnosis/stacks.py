@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from yoked.core.schema import decode
-from yoked.diagnosis.vitals import Age, Count, Text
+from yoked.core.schema import Count, decode
+from yoked.diagnosis.vitals import Age, Text
 
 # File, line and function.
 Place = tuple[Text, Count, Text]

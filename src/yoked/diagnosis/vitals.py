@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from yoked.core.schema import Constraint
+from yoked.core.schema import Amount, Constraint, Count
 
 Text = Annotated[str, Constraint("at most 400 characters", lambda text: len(text) <= 400)]
-Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
 Age = Annotated[float, Constraint("at least 0", lambda age_s: 0 <= age_s < 1e9)]
-
-Rate = Annotated[float, Constraint("at least 0", lambda per_s: per_s >= 0)]
 
 
 @dataclass(frozen=True)
@@ -186,11 +183,11 @@ class Machine:
 
     limited: Age | None = None
     stolen: Age = 0.0
-    clock_hz: Rate | None = None
-    most_hz: Rate | None = None
+    clock_hz: Amount | None = None
+    most_hz: Amount | None = None
     hot: Age | None = None
     on_battery: bool | None = None
-    swapped_bytes_per_s: Rate | None = None
+    swapped_bytes_per_s: Amount | None = None
     program: Text = ""
     program_cores: Age = 0.0
 

@@ -31,14 +31,14 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from yoked.core.fs import HashingWriter, sha256_of, sync_path
+from yoked.core.schema import Amount, Constraint, Count, Digest, decode
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
 from yoked.records.saved_step import SavedStep, best_step
 from yoked.runs import copied_from
-from yoked.shape import Shape, amount, quantity, require
 
 FORMAT = 1
 MODEL_FOLDERS = "base_checkpoints"
@@ -74,13 +74,24 @@ def manifest_name(step: int) -> str:
     return f"manifest_{step:06d}.json"
 
 
+# A name that leads out of the folder would let a checkpoint that somebody was given replace
+# files of his elsewhere, when its renames are finished.
+_FileName = Annotated[
+    str,
+    Constraint.of_pattern(
+        "a checkpoint's file", r"(model|meta|optim)_\d{6,}[A-Za-z0-9_]*\.(pt|json)"
+    ),
+]
+_Token = Annotated[str, Constraint.of_pattern("8 digits in hex", "[0-9a-f]{8}")]
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """One file of a checkpoint: its final name, its size and its digest."""
 
-    name: str
-    size_bytes: int
-    sha256: str
+    name: _FileName
+    size_bytes: Count
+    sha256: Digest
 
 
 @dataclass(frozen=True)
@@ -94,11 +105,11 @@ class Manifest:
     it takes the place of none of the newest.
     """
 
-    step: int
-    sequence: int
-    token: str
+    step: Count
+    sequence: Count
+    token: _Token
     files: tuple[FileEntry, ...]
-    val_bpb: float | None = None
+    val_bpb: Amount | None = None
     aside: bool = False
 
     def to_bytes(self) -> bytes:
@@ -114,36 +125,10 @@ class Manifest:
             digest = content.pop("sha256")
             if digest != _content_digest(content) or content["format"] != FORMAT:
                 raise ValueError("its content does not match its own digest or format")
-            require(content, _CONTENT)
-            files = tuple(FileEntry(**entry) for entry in content["files"])
-            step, sequence, token = content["step"], content["sequence"], content["token"]
-            val_bpb, aside = content.get("val_bpb"), content.get("aside", False)
-            return cls(step, sequence, token, files, val_bpb, aside)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not a manifest ({error!r})") from error
-
-
-# A name that leads out of the folder would let a checkpoint that somebody was given replace
-# files of his elsewhere, when its renames are finished.
-_FILE_NAME = re.compile(r"(model|meta|optim)_\d{6,}[A-Za-z0-9_]*\.(pt|json)")
-_TOKEN = re.compile(r"[0-9a-f]{8}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def _matches(pattern: re.Pattern[str]) -> Shape:
-    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
-
-
-_CONTENT = {
-    "step": amount,
-    "sequence": amount,
-    "token": _matches(_TOKEN),
-    "files": [
-        {"name": _matches(_FILE_NAME), "size_bytes": amount, "sha256": _matches(_DIGEST)},
-    ],
-    "val_bpb?": (quantity, None),
-    "aside?": bool,
-}
+        found: Manifest = decode(cls, content)
+        return found
 
 
 def _content_digest(content: dict[str, Any]) -> str:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from yoked.core.schema import Constraint, decode
+from yoked.core.schema import Constraint, Count, decode
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.notice import SILENCE_S
 
 VERSION = 1
 
 _REMAKE = "start the run again; the launch writes a new job.json"
-Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
 Niceness = Annotated[int, Constraint("0 to 19", lambda nice: 0 <= nice <= 19)]
 Silence = Annotated[float, Constraint("above 0", lambda silence_s: 0 < silence_s < 1e6)]
 AbsolutePath = Annotated[Path, Constraint("an absolute path", Path.is_absolute)]

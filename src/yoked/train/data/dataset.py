@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from yoked.core.schema import Amount, Count, Digest, decode
 from yoked.errors import DataError
 from yoked.paths import cache_root
-from yoked.shape import amount, quantity, require
 from yoked.train.data.corpus import CLIMBMIX, EMBEDDED, climbmix_folder
 from yoked.train.data.rows import RowFile
 from yoked.train.limits import Packing
@@ -34,13 +33,13 @@ class SplitStats:
     sha256: of the row file.
     """
 
-    documents: int
-    text_bytes: int
-    tokens_kept: int
-    tokens_dropped: int
-    bos_tokens: int
-    rows: int
-    sha256: str
+    documents: Count
+    text_bytes: Count
+    tokens_kept: Count
+    tokens_dropped: Count
+    bos_tokens: Count
+    rows: Count
+    sha256: Digest
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,15 @@ class DatasetInfo:
 
     name: str
     source: str
-    fingerprint: str
-    corpus_fingerprint: str
-    tokenizer_fingerprint: str
-    max_seq_len: int
+    fingerprint: Digest
+    corpus_fingerprint: Digest
+    tokenizer_fingerprint: Digest
+    max_seq_len: Count
     packing: Packing
-    vocab_size: int
-    requested_vocab_size: int | None
-    bos_id: int
-    unigram_entropy_nats: float
+    vocab_size: Count
+    requested_vocab_size: Count | None
+    bos_id: Count
+    unigram_entropy_nats: Amount
     train: SplitStats
     val: SplitStats
     notes: tuple[str, ...]
@@ -75,49 +74,13 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> DatasetInfo:
-        """The inverse of `to_json`. Raises ValueError or TypeError."""
-        require(form, _INFO)
-        content = {key: value for key, value in form.items() if key != "format"}
-        content["train"] = SplitStats(**content["train"])
-        content["val"] = SplitStats(**content["val"])
-        content["notes"] = tuple(content["notes"])
-        info = cls(**content)
+        """The inverse of `to_json`. Raises ValueError."""
+        info: DatasetInfo = decode(cls, form)
         if not (info.train.rows and info.val.rows):
             raise ValueError("a split has no rows")
         if info.bos_id >= info.vocab_size:
             raise ValueError(f"bos_id is {info.bos_id} of {info.vocab_size}")
         return info
-
-
-def _is_digest(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
-
-
-_SPLIT = {
-    "documents": amount,
-    "text_bytes": amount,
-    "tokens_kept": amount,
-    "tokens_dropped": amount,
-    "bos_tokens": amount,
-    "rows": amount,
-    "sha256": _is_digest,
-}
-_INFO = {
-    "name": str,
-    "source": str,
-    "fingerprint": _is_digest,
-    "corpus_fingerprint": _is_digest,
-    "tokenizer_fingerprint": _is_digest,
-    "max_seq_len": amount,
-    "packing": lambda value: value in get_args(Packing),
-    "vocab_size": amount,
-    "requested_vocab_size": (amount, None),
-    "bos_id": amount,
-    "unigram_entropy_nats": quantity,
-    "train": _SPLIT,
-    "val": _SPLIT,
-    "notes": [str],
-}
 
 
 @dataclass(frozen=True)
