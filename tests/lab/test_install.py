@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.failures import raises_fault
+from tests.installing import install_environment
 
 from yoked.cli.commands import install
 from yoked.errors import HostError
@@ -24,7 +25,6 @@ from yoked.launch.install import (
     HostEnvironment,
     InstallOptions,
     check_environment,
-    install_environment,
 )
 from yoked.launch.requirements import requirements_digest
 from yoked.remote.client import AgentClient

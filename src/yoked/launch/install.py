@@ -113,25 +113,6 @@ class InstallPlan:
         )
 
 
-def install_environment(
-    client: AgentClient,
-    host: Host,
-    wishes: InstallOptions,
-    say: Callable[[str], None],
-    progress: Progress | None = None,
-) -> HostEnvironment:
-    """Have an environment with exactly these versions on a host. Raises HostError.
-
-    say: takes a line for people now and then.
-    """
-    plan = plan_environment(client, host, wishes, say)
-    if isinstance(plan, HostEnvironment):
-        return plan
-    for line in plan.lines:
-        say(line)
-    return make_environment(client, host, plan, wishes, say, progress)
-
-
 def plan_environment(
     client: AgentClient, host: Host, wishes: InstallOptions, say: Callable[[str], None]
 ) -> HostEnvironment | InstallPlan:

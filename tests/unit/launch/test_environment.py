@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
+from tests.installing import install_environment
 
 from yoked.core.fs import sha256_of
 from yoked.core.torchbuild import torch_build
@@ -38,7 +39,6 @@ from yoked.launch.install import (
     InstallPlan,
     check_environment,
     environments_of,
-    install_environment,
     plan_environment,
 )
 from yoked.launch.requirements import closure, requirements_digest, train_requirements
