@@ -184,13 +184,13 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
-def first_listed(words: Iterable[str], most: int = 3, others: int = 0) -> str:
-    """The first of some words as `listed` has them, and how many more there are. others: those that
+def first_listed(words: Iterable[str], others: int = 0) -> str:
+    """The first three words as `listed` has them, and how many more there are. others: those that
     are counted alone.
     """
     known = list(words)
-    others += max(0, len(known) - most)
-    return listed([*known[:most], *([plural(others, "other")] if others else [])])
+    others += max(0, len(known) - 3)
+    return listed([*known[:3], *([plural(others, "other")] if others else [])])
 
 
 def listed(words: Iterable[str]) -> str:

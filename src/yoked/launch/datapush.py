@@ -51,7 +51,7 @@ def push_data(client: AgentClient, folder: Path, progress: Progress | None = Non
     return _push_folder(client, "data", label, entries, progress)
 
 
-def push_kernels(client: AgentClient, progress: Progress | None = None) -> int:
+def push_kernels(client: AgentClient) -> int:
     """Have on a host what was compiled here, if its CPU and C library are of the same type;
     returns bytes sent.
 
@@ -64,7 +64,7 @@ def push_kernels(client: AgentClient, progress: Progress | None = None) -> int:
     for key in sorted({*kernel_keys()} - {*there["keys"]}):
         path = cache_root() / "kernels" / key / LIBRARY
         entries = [(LIBRARY, sha256_of(path), path)]
-        sent += _push_folder(client, "kernels", key, entries, progress)
+        sent += _push_folder(client, "kernels", key, entries)
     return sent
 
 
@@ -116,7 +116,7 @@ def _push_folder(
     place: str,
     label: str,
     entries: list[tuple[str, str, Path]],
-    progress: Progress | None,
+    progress: Progress | None = None,
 ) -> int:
     """Send files (name, sha256, path here) and make a folder of them there; bytes sent."""
     sent_bytes = push_blobs(client, {digest: path for _, digest, path in entries}, progress)

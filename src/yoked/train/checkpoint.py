@@ -359,7 +359,7 @@ class CheckpointStore:
             fine = [s for s in self.steps() if s != step and self._is_fine(s)]
             raise CheckpointError(error.what, fix=_use_another(fine)) from error
 
-    def load_newest_good(self, *, optimizer: bool = True) -> LoadedCheckpoint | None:
+    def load_newest_good(self) -> LoadedCheckpoint | None:
         """The newest checkpoint that verifies; None when none was ever saved.
 
         For restarts without a person. Raises CheckpointError when all are damaged.
@@ -367,7 +367,7 @@ class CheckpointStore:
         passed_over: list[str] = []
         for step in self._by_age():
             try:
-                loaded = self._load(step, optimizer=optimizer)
+                loaded = self._load(step, optimizer=True)
                 return replace(loaded, passed_over=tuple(passed_over))
             except CheckpointError as error:
                 passed_over.append(error.what)
