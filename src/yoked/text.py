@@ -8,6 +8,7 @@ in another order than that in which a shell reads it (Unicode UAX #9).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # C0 without line feed and tab, DEL, C1, line and paragraph separators, bidirectional controls, and
 # what UTF-8 cannot carry.
@@ -55,9 +56,17 @@ _TELLING = re.compile(
 _MOST_TELLING = 4
 
 
-def shortened(text: str, most: int = 60) -> str:
-    """A text of at most so many characters; one that is cut ends with three dots."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def shortened(text: str) -> str:
+    """A text of at most 60 characters; one that is cut ends with three dots."""
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def paragraphs(*sections: Iterable[str]) -> list[str]:
+    """The lines of all sections, with an empty one between each two that have any."""
+    lines: list[str] = []
+    for section in map(list, sections):
+        lines += [*([""] if lines and section else []), *section]
+    return lines
 
 
 def telling(said: str) -> str:

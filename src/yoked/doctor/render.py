@@ -11,6 +11,7 @@ from typing import Any
 from yoked.doctor.fixing import as_typed, is_root
 from yoked.doctor.link_matrix import link_payload, links_lines
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.text import paragraphs
 from yoked.units import format_duration, plural
 
 # Longer lines are hard to read, whatever the terminal.
@@ -101,16 +102,12 @@ def evidence(
     examination: Examination, findings: Sequence[Finding], *, bandwidth: bool = False
 ) -> list[str]:
     """All lines below the verdict: findings by host, links, what was not looked at."""
-    sections = (
+    return paragraphs(
         *_error_sections(examination, findings),
-        list(_warning_lines(examination, findings)),
+        _warning_lines(examination, findings),
         links_lines(examination, width()),
-        list(_gap_lines(examination, bandwidth)),
+        _gap_lines(examination, bandwidth),
     )
-    lines: list[str] = []
-    for section in sections:
-        lines += [*([""] if lines and section else []), *section]
-    return lines
 
 
 def width() -> int:

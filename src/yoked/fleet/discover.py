@@ -145,9 +145,8 @@ def require_distinct(facts: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _candidates(host: Host, interfaces: Sequence[Mapping[str, Any]]) -> list[Candidate]:
     """The interfaces that Gloo could use, or the one that the file names."""
-    if host.interface is not None and all(each["name"] != host.interface for each in interfaces):
-        there = ", ".join(each["name"] for each in interfaces) or "none"
-        raise fault("interface-gone", host=host.name, interface=host.interface, there=there)
+    if host.interface is not None:
+        require_interface(host, interfaces)
     return [
         Candidate(host.name, each["name"], each["gloo_address"], each["kind"])
         for each in interfaces
@@ -155,6 +154,15 @@ def _candidates(host: Host, interfaces: Sequence[Mapping[str, Any]]) -> list[Can
         and each["kind"] != "loopback"
         and host.interface in (None, each["name"])
     ]
+
+
+def require_interface(host: Host, interfaces: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The interface that the file names, of those of its host. Raises FleetError."""
+    for each in interfaces:
+        if each["name"] == host.interface:
+            return each
+    there = ", ".join(each["name"] for each in interfaces) or "none"
+    raise fault("interface-gone", host=host.name, interface=host.interface, there=there)
 
 
 @contextmanager

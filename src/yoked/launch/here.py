@@ -21,11 +21,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from yoked import errors
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, jobs_root
 from yoked.core.fs import nearest_folder
 from yoked.core.proc import has_proc
-from yoked.errors import HostError, JobError, UsageError, YokedError
+from yoked.errors import HostError, JobError, UsageError, YokedError, error_kinds
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
@@ -39,11 +38,7 @@ from yoked.remote.transport import connect_here
 from yoked.runs import require_new
 
 # What a rank of ours may have ended by; whatever else was raised is a bug.
-_KINDS: dict[str, type[YokedError]] = {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, YokedError)
-}
+_KINDS = {kind.__name__: kind for kind in error_kinds()}
 _SAY_ALL = set(_KINDS.values()) - {YokedError, JobError}
 _HOW = ("checkpoint", "terminate", "kill")
 _SAID = (

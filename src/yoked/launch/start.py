@@ -27,7 +27,7 @@ from yoked.core.faults import fault
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.devices import Gpu, default_ranks, device_type, training_gpus
-from yoked.fleet.discover import require_distinct
+from yoked.fleet.discover import require_distinct, require_interface
 from yoked.fleet.model import HERE, Fleet, Host, Notify
 from yoked.launch.bootstrap.notice import SILENCE_S, WAIT_S
 from yoked.launch.environment import environment_python, host_versions
@@ -192,12 +192,7 @@ def _require_proc(host: Host, facts: Mapping[str, Any]) -> None:
 def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
     """The address that the interface of yoked.toml has now: leases change."""
     assert host.interface is not None
-    interfaces = client.call("interfaces")
-    named = next((each for each in interfaces if each["name"] == host.interface), None)
-    if named is None:
-        there = ", ".join(each["name"] for each in interfaces) or "none"
-        raise fault("interface-gone", host=host.name, interface=host.interface, there=there)
-    address = named["gloo_address"]
+    address = require_interface(host, client.call("interfaces"))["gloo_address"]
     if address is None:
         raise fault("no-address", host=host.name, interface=host.interface)
     return host.interface, str(address)

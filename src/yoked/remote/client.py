@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-from yoked import errors
 from yoked.agent.protocol import (
     CutOffError,
     Message,
@@ -25,7 +24,7 @@ from yoked.agent.protocol import (
     write_message,
 )
 from yoked.core.faults import fault, told_fault
-from yoked.errors import HostError, YokedError
+from yoked.errors import HostError, YokedError, error_kinds
 from yoked.records.answers import PARTS, understood
 from yoked.records.rules import OddError
 from yoked.shape import anything, misfit
@@ -38,11 +37,7 @@ CLOSE_S = 5.0
 _WAITING_PARTS = 64
 
 # The errors that an agent may name: those that every yoked has.
-_KINDS: dict[str, type[YokedError]] = {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, YokedError)
-}
+_KINDS = {kind.__name__: kind for kind in error_kinds()}
 # What an agent says of a failure.
 _ERROR = {"kind": str, "what": str, "fix": [str], "trace": str, "code": str, "params": anything}
 

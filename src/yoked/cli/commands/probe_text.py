@@ -11,6 +11,7 @@ from yoked.probe.roofline import Roofline, roofline
 from yoked.probe.summary import beyond_wire
 from yoked.records.measurement import Measurement
 from yoked.table import table
+from yoked.text import paragraphs
 from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration, plural
 from yoked.workflows.probe_job import ProbeResult
 
@@ -108,16 +109,12 @@ def _verdict(result: ProbeResult) -> str:
 
 
 def _evidence(result: ProbeResult) -> list[str]:
-    sections = (
-        list(_link_lines(result)),
-        list(_collective_lines(result)),
-        list(_compute_lines(result.measurement)),
-        list(_closing_lines(result)),
+    return paragraphs(
+        _link_lines(result),
+        _collective_lines(result),
+        _compute_lines(result.measurement),
+        _closing_lines(result),
     )
-    lines: list[str] = []
-    for section in sections:
-        lines += [*([""] if lines and section else []), *section]
-    return lines
 
 
 def _link_lines(result: ProbeResult) -> Iterator[str]:

@@ -333,13 +333,17 @@ class Coordinator:
         return next((wish for wish in STERNEST_FIRST if wish in wishes), None)
 
     @property
+    def _notices(self) -> dict[int, Notice]:
+        """What each host said last, by node."""
+        others = {node: other.notice for node, other in self._others.items()}
+        return {**others, self._job.node_rank: self.notice}
+
+    @property
     def _reports(self) -> dict[int, tuple[Failure, ...]]:
         """The reports of this generation by node."""
-        notices = {node: other.notice for node, other in self._others.items()}
-        notices[self._job.node_rank] = self.notice
         return {
             node: notice.report
-            for node, notice in notices.items()
+            for node, notice in self._notices.items()
             if notice.attempt == self._generation.number and notice.report is not None
         }
 
@@ -411,10 +415,8 @@ class Coordinator:
 
     def _beside(self) -> list[Failure]:
         """The ranks of all hosts that ended well in this generation, or were ended."""
-        notices = {node: other.notice for node, other in self._others.items()}
-        notices[self._job.node_rank] = self.notice
         found = []
-        for node, notice in notices.items():
+        for node, notice in self._notices.items():
             if notice.attempt == self._generation.number:
                 place = (self._job.nodes[node].host, node)
                 found += [ended_early(*place, rank, self._now_s) for rank in notice.ended_well]
