@@ -19,8 +19,9 @@ from tests.fuzz.hostile import ODD, json_files, near, near_bytes
 from tests.unit.train.conftest import TinyState
 
 from yoked.errors import CheckpointError, DataError
+from yoked.records.manifest import content_digest
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
-from yoked.train.checkpoint_files import CheckpointFolder, _content_digest, checkpoint_files
+from yoked.train.checkpoint_files import CheckpointFolder, checkpoint_files
 from yoked.train.data.dataset import list_datasets, load_dataset
 from yoked.train.nanochat_format import from_nanochat, to_nanochat
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer, _fingerprint
@@ -187,7 +188,7 @@ def checkpoints() -> st.SearchStrategy[dict[str, bytes]]:
 def signed(content: Any) -> bytes:
     if not isinstance(content, dict):
         return json.dumps(content).encode()
-    return json.dumps({**content, "sha256": _content_digest(content)}).encode()
+    return json.dumps({**content, "sha256": content_digest(content)}).encode()
 
 
 def decode_checkpoint(changed: dict[str, bytes], folder: Path) -> None:

@@ -34,10 +34,9 @@ from yoked.launch.listing import (
     tell_refused,
 )
 from yoked.paths import private_folder
-from yoked.records.saved_step import SavedStep, best_step
+from yoked.records.manifest import Manifest, best_of
 from yoked.remote.client import AgentClient
 from yoked.runs import require_ours
-from yoked.shape import quantity, require
 from yoked.units import format_bytes
 
 _GROWING = {".jsonl", ".log"}
@@ -175,9 +174,11 @@ def find_checkpoint(
     if which != "latest":
         # Of several models, that which is being worked on.
         beside = [each for each in found if each.age[0] == wanted.age[0]]
-        saved = [SavedStep(e.step, e.age[2], e.val_bpb) for e in beside if e.age[1]]
-        step = best_step(saved) if which == "best" else int(which)
-        of_step = [each for each in beside if each.step == step]
+        if which == "best":
+            best = best_of(each.manifest for each in beside if each.manifest is not None)
+            of_step = [each for each in beside if best and each.manifest is best]
+        else:
+            of_step = [each for each in beside if each.step == int(which)]
         if not of_step:
             return {}
         wanted = of_step[0]
@@ -196,7 +197,7 @@ class _Checkpoint:
     age: tuple[int, int, int]
     step: int
     files: Mapping[str, str | None]
-    val_bpb: float | None = None
+    manifest: Manifest | None = None
 
 
 def _with_manifest(
@@ -209,26 +210,19 @@ def _with_manifest(
             continue
         data = fetch_bytes(client, f"{remote}/{last}")
         try:
-            manifest = json.loads(data)
-            sequence, token = manifest["sequence"], manifest["token"]
-            val_bpb = manifest.get("val_bpb")
-            require(val_bpb, (quantity, None))
-            entries = {e["name"]: (e["size_bytes"], e["sha256"]) for e in manifest["files"]}
-            texts = [token, *(sha256 for _, sha256 in entries.values())]
-            if type(sequence) is not int or not all(isinstance(text, str) for text in texts):
-                raise ValueError("a number or a text is something else")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            manifest = Manifest.from_bytes(data)
+        except ValueError:
             # Removed meanwhile, or damaged: another checkpoint is to come.
             continue
         # Until the staged files have their names, these are those of the step's earlier save.
-        staged = f".yoked-{match[1]}-{token}-"
+        staged = f".yoked-{match[1]}-{manifest.token}-"
         if any(other.startswith(staged) for other in listing):
             continue
-        if all(name in listing and listing[name][0] == size for name, (size, _) in entries.items()):
-            digests = {f"{folder}/{name}": sha256 for name, (_, sha256) in entries.items()}
+        if all(listing.get(each.name, (None,))[0] == each.size_bytes for each in manifest.files):
+            digests = {f"{folder}/{each.name}": each.sha256 for each in manifest.files}
             own = {f"{folder}/{last}": hashlib.sha256(data).hexdigest()}
-            age = (_last_saved_ns(listing), 1, sequence)
-            yield _Checkpoint(age, int(match[1]), {**digests, **own}, val_bpb)
+            age = (_last_saved_ns(listing), 1, manifest.sequence)
+            yield _Checkpoint(age, int(match[1]), {**digests, **own}, manifest)
 
 
 def _without_manifest(folder: str, listing: _Listing) -> Iterator[_Checkpoint]:

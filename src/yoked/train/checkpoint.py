@@ -21,9 +21,9 @@ from torch import Tensor
 
 from yoked.core.fs import NO_ROOM, free_bytes
 from yoked.errors import CheckpointError
+from yoked.records.manifest import Manifest
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
-    Manifest,
     checkpoint_files,
     manifest_name,
     meta_name,

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import re
 import secrets
@@ -29,18 +27,15 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
 
 from yoked.core.fs import HashingWriter, sha256_of, sync_path
-from yoked.core.schema import Amount, Constraint, Count, Digest, decode
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
-from yoked.records.saved_step import SavedStep, best_step
+from yoked.records.manifest import FileEntry, Manifest, best_of
 from yoked.runs import copied_from
 
-FORMAT = 1
 MODEL_FOLDERS = "base_checkpoints"
 _MODELS = "model_*.pt"
 LOCK_NAME = ".yoked-lock"
@@ -72,67 +67,6 @@ def optim_name(step: int, rank: int = 0) -> str:
 def manifest_name(step: int) -> str:
     """The file that says what the checkpoint consists of."""
     return f"manifest_{step:06d}.json"
-
-
-# A name that leads out of the folder would let a checkpoint that somebody was given replace
-# files of his elsewhere, when its renames are finished.
-_FileName = Annotated[
-    str,
-    Constraint.of_pattern(
-        "a checkpoint's file", r"(model|meta|optim)_\d{6,}[A-Za-z0-9_]*\.(pt|json)"
-    ),
-]
-_Token = Annotated[str, Constraint.of_pattern("8 digits in hex", "[0-9a-f]{8}")]
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """One file of a checkpoint: its final name, its size and its digest."""
-
-    name: _FileName
-    size_bytes: Count
-    sha256: Digest
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a checkpoint consists of.
-
-    sequence: counts the saves in the folder; the newest checkpoint is the one with the highest,
-    which after a resume from an earlier step need not be the one with the highest step.
-    token: tells the staged names of this save from those of any other.
-    val_bpb: of these very weights; None: they were not evaluated. aside: saved for that alone, so
-    it takes the place of none of the newest.
-    """
-
-    step: Count
-    sequence: Count
-    token: _Token
-    files: tuple[FileEntry, ...]
-    val_bpb: Amount | None = None
-    aside: bool = False
-
-    def to_bytes(self) -> bytes:
-        """The manifest as JSON, with a digest of its own."""
-        content = {"format": FORMAT, **asdict(self)}
-        return json.dumps({**content, "sha256": _content_digest(content)}, indent=2).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
-        """Raises ValueError when the bytes are not a manifest that this module wrote."""
-        try:
-            content: dict[str, Any] = json.loads(data)
-            digest = content.pop("sha256")
-            if digest != _content_digest(content) or content["format"] != FORMAT:
-                raise ValueError("its content does not match its own digest or format")
-        except (AttributeError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"it is not a manifest ({error!r})") from error
-        found: Manifest = decode(cls, content)
-        return found
-
-
-def _content_digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def staged_path(folder: Path, step: int, token: str, name: str) -> Path:
@@ -171,12 +105,8 @@ class CheckpointFolder:
         return sorted(whole, key=lambda manifest: manifest.sequence, reverse=True)
 
     def best(self) -> Manifest | None:
-        """The complete checkpoint that validation found best, by `best_step`; None: none was."""
-        whole = {manifest.step: manifest for manifest in self.complete()}
-        best = best_step(
-            SavedStep(each.step, each.sequence, each.val_bpb) for each in whole.values()
-        )
-        return None if best is None else whole[best]
+        """The complete checkpoint that validation found best, by `best_of`; None: none was."""
+        return best_of(self.complete())
 
     def by_age(self) -> list[int]:
         """Steps that have a manifest, newest save first, those with a damaged one before all.

@@ -18,6 +18,7 @@ from yoked.launch.mirror import (
     mirror_run,
     require_same_run,
 )
+from yoked.records.manifest import content_digest
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.transport import connect_here
 from yoked.runs import MARK
@@ -573,10 +574,12 @@ def test_a_manifest_that_is_no_manifest_is_passed_over(
 ) -> None:
     path = there / MODEL / manifest_name(100)
     manifest = json.loads(path.read_bytes())
+    del manifest["sha256"]
     for place in (*manifest["files"], manifest):
         if key in place:
             place[key] = {"evil": 1}
-    path.write_text(json.dumps(manifest))
+    # Its own digest fits.
+    path.write_text(json.dumps({**manifest, "sha256": content_digest(manifest)}))
 
     newest = find_checkpoint(agent, str(there))
 

@@ -11,9 +11,10 @@ import torch
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import CheckpointError
+from yoked.records.manifest import content_digest
 from yoked.train import checkpoint as checkpoint_module
 from yoked.train.checkpoint import CheckpointStore, check_matches
-from yoked.train.checkpoint_files import CheckpointFolder, _content_digest, staged_path
+from yoked.train.checkpoint_files import CheckpointFolder, staged_path
 
 FILES = ("model_{:06d}.pt", "optim_{:06d}_rank0.pt", "meta_{:06d}.json", "manifest_{:06d}.json")
 
@@ -218,7 +219,7 @@ def test_a_manifest_of_a_yoked_that_kept_no_best_is_read(store, state):
     path = store.folder / "manifest_000010.json"
     content = {k: v for k, v in json.loads(path.read_text()).items() if k != "sha256"}
     del content["val_bpb"]
-    path.write_text(json.dumps({**content, "sha256": _content_digest(content)}))
+    path.write_text(json.dumps({**content, "sha256": content_digest(content)}))
 
     assert store.load(10).step == 10
     assert store.best() is None
@@ -530,7 +531,7 @@ def test_a_manifest_that_names_files_elsewhere_replaces_none_of_them(tmp_path, s
     path = store.folder / "manifest_000010.json"
     forged = {k: v for k, v in json.loads(path.read_text()).items() if k != "sha256"}
     forged["files"].append({"name": "x/victim", "size_bytes": 6, "sha256": "0" * 64})
-    path.write_text(json.dumps({**forged, "sha256": _content_digest(forged)}))
+    path.write_text(json.dumps({**forged, "sha256": content_digest(forged)}))
     # Its staged name lies in a folder of the one that was given, its own behind a link.
     planted = staged_path(store.folder, 10, forged["token"], "x/victim")
     planted.parent.mkdir()
