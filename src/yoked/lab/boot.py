@@ -290,7 +290,7 @@ def _connect(lab: LabState, one: _Booting) -> None:
     relayed = shaping.relayed_ports(lab.topology, lab.features)
     if one.spec.name in lab.hosts:
         # Of its life before this; most of it is gone already, which ip calls an error.
-        left = tools.batch(network.unplug(one.spec, relayed))
+        left = tools.text_of(network.unplug(one.spec, relayed))
         lab.switch.tool(["ip", "-force", "-batch", "-"], input=left, check=False)
     tools.run_ip(lab.switch, network.plug(one.spec, one.process.pid, lab.topology, relayed))
     inside = Inside(one.process, not lab.is_root)

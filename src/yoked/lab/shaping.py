@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 
 from yoked.errors import LabError
-from yoked.lab.tools import Namespace, batch
+from yoked.lab.tools import Namespace, text_of
 from yoked.lab.topology import Interface, Shape, Topology
 from yoked.units import format_duration
 
@@ -54,7 +54,7 @@ class Features:
             where.tool(["tc", "qdisc", "del", "dev", "lo", "root"], check=False)
         # The kernel takes these rules in whole and then drops them.
         rules = loss_rules("lo", 0.5, "yoked:probe")
-        nft = _works(where, ["nft", "--check", "-f", "-"], batch(rules))
+        nft = _works(where, ["nft", "--check", "-f", "-"], text_of(rules))
         return cls(netem=netem, nft=nft)
 
 
@@ -166,7 +166,7 @@ def loss_rules(port: str, loss: float, comment: str) -> list[str]:
 
     Frames between a host and the controller are spared: they are not forwarded.
     """
-    chain = f"{TABLE} {_loss_chain(port)}"
+    chain = _loss_chain(port)
     drop = f'numgen random mod {_LOSS_SCALE} < {round(loss * _LOSS_SCALE)} drop comment "{comment}"'
     return [
         f"add table {TABLE}",
@@ -179,18 +179,17 @@ def loss_rules(port: str, loss: float, comment: str) -> list[str]:
 
 def no_loss_rules(port: str) -> list[str]:
     """Undo `loss_rules`; harmless where there are none."""
-    chain = f"{TABLE} {_loss_chain(port)}"
+    return no_chain(_loss_chain(port))
+
+
+def no_chain(chain: str) -> list[str]:
+    """Remove a chain of the switch; harmless where there is none."""
     # To delete what is not there is an error, so it is made first.
-    return [
-        f"add table {TABLE}",
-        f"add chain {chain}",
-        f"flush chain {chain}",
-        f"delete chain {chain}",
-    ]
+    return [f"add table {TABLE}", *(f"{act} chain {chain}" for act in ("add", "flush", "delete"))]
 
 
 def _loss_chain(port: str) -> str:
-    return f"loss-{port}"
+    return f"{TABLE} loss-{port}"
 
 
 # ---- delay where there is no netem: what the relay is to do ----

@@ -41,15 +41,15 @@ def run_nft(where: Namespace, lines: Iterable[str]) -> None:
     _run(where, ["nft", "-f", "-"], list(lines))
 
 
-def batch(lines: Iterable[str]) -> str:
-    """Lines as the tools read them from their input."""
+def text_of(lines: Iterable[str]) -> str:
+    """Lines as tools read them from their input, and files have them."""
     return "".join(f"{line}\n" for line in lines)
 
 
 def _run(where: Namespace, argv: list[str], lines: list[str]) -> None:
     if not lines:
         return
-    result = where.tool(argv, input=batch(lines), check=False)
+    result = where.tool(argv, input=text_of(lines), check=False)
     if result.returncode == 0:
         return
     said = (result.stderr or result.stdout).strip()

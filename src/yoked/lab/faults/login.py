@@ -14,8 +14,9 @@ from yoked.lab import ssh
 from yoked.lab.faults.args import HOST, Parsed, Whole, matching, variable
 from yoked.lab.faults.base import Fault, FaultContext, InMemory, Kind
 from yoked.lab.faults.processes import identified, is_ssh_server
-from yoked.lab.faults.textfiles import StartFile, TextFile, text_of
+from yoked.lab.faults.textfiles import StartFile, TextFile
 from yoked.lab.process import until
+from yoked.lab.tools import text_of
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -104,7 +105,7 @@ def _settle(context: FaultContext, name: str, faults: Sequence[Fault]) -> None:
             host.run(["sh", "-c", effect.prepare])
             for key, value in effect.options:
                 kept = [line for line in text.splitlines() if line.partition(" ")[0] != key]
-                text = "".join(f"{line}\n" for line in [f"{key} {value}", *kept])
+                text = text_of([f"{key} {value}", *kept])
     if host.read_text(_CONFIG) == text:
         return
     host.write_text(_CONFIG, text)

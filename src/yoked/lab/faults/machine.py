@@ -11,8 +11,9 @@ from yoked.errors import LabError
 from yoked.lab.faults import mounts, processes
 from yoked.lab.faults.args import HOST, Arg, Number, Optional, Whole
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind, found, lacking
-from yoked.lab.faults.textfiles import TextFile, text_of
+from yoked.lab.faults.textfiles import TextFile
 from yoked.lab.ssh import CLOCK_SHARED
+from yoked.lab.tools import text_of
 from yoked.lab.topology import hint
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class ClockSkew(Effect):
         ours = [_SLEEPS, _faketime()] if able else [_faketime()]
         now = host.read_text(_PRELOAD).split() if host.exists(_PRELOAD) else []
         others = [each for each in now if each not in ours]
-        host.write_text(_PRELOAD, "".join(f"{each}\n" for each in (*others, *ours)))
+        host.write_text(_PRELOAD, text_of([*others, *ours]))
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
         """Programs that run keep the wrong clock."""
@@ -135,7 +136,7 @@ class ClockSkew(Effect):
             ours = (_SLEEPS, _faketime())
             others = [each for each in host.read_text(_PRELOAD).split() if each not in ours]
             if others:
-                host.write_text(_PRELOAD, "".join(f"{each}\n" for each in others))
+                host.write_text(_PRELOAD, text_of(others))
             else:
                 host.remove(_PRELOAD)
         host.remove(_FAKETIMERC)

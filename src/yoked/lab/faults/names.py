@@ -12,7 +12,8 @@ from yoked.lab import network
 from yoked.lab.faults.args import HOST, Arg, HostArg, Parsed
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.network import IpLines
-from yoked.lab.faults.textfiles import TextFile, text_of
+from yoked.lab.faults.textfiles import TextFile
+from yoked.lab.tools import text_of
 from yoked.lab.topology import hint
 
 if TYPE_CHECKING:

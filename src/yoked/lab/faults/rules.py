@@ -76,7 +76,7 @@ class SwitchRules(Effect):
 
 def silence(context: FaultContext, rules: Iterable[str], hook: str = "forward") -> None:
     """Add rules to the switch, in a chain of the fault's own that `unsilence` removes."""
-    chain = f"{shaping.TABLE} fault-{context.id}-{hook}"
+    chain = _chain(context, hook)
     # Before the chains that lose packets at random.
     begin = f"{{ type filter hook {hook} priority -10; policy accept; }}"
     tools.run_nft(
@@ -92,11 +92,11 @@ def silence(context: FaultContext, rules: Iterable[str], hook: str = "forward") 
 
 def unsilence(context: FaultContext, hook: str = "forward") -> None:
     """Undo `silence`; harmless where there is nothing."""
-    chain = f"{shaping.TABLE} fault-{context.id}-{hook}"
-    # To delete what is not there is an error, so it is made first.
-    lines = [f"add table {shaping.TABLE}", f"add chain {chain}"]
-    lines += [f"flush chain {chain}", f"delete chain {chain}"]
-    tools.run_nft(context.lab.switch, lines)
+    tools.run_nft(context.lab.switch, shaping.no_chain(_chain(context, hook)))
+
+
+def _chain(context: FaultContext, hook: str) -> str:
+    return f"{shaping.TABLE} fault-{context.id}-{hook}"
 
 
 def ways(lab: Lab, source: str, target: str) -> list[tuple[str, str]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.lab.faults.base import Effect, Fault, FaultContext, InMemory
+from yoked.lab.tools import text_of
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
@@ -116,11 +117,6 @@ def restored(now: str, before: str, after: str) -> str:
 def _alike(line: str) -> tuple[str, list[str]]:
     """Lines that differ by a tab for a blank are one, but not if one is indented."""
     return line[: len(line) - len(line.lstrip())], line.split()
-
-
-def text_of(lines: Iterable[str]) -> str:
-    """The text of a file of these lines."""
-    return "".join(f"{line}\n" for line in lines)
 
 
 class StartFile(TextFile):
