@@ -15,12 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from yoked.agent.server import Call
 from yoked.core.faults import fault
-from yoked.errors import HostError
 
 _KEPT_BYTES = 20_000
 _FIRST_POLL_S, _LAST_POLL_S = 0.001, 0.05
@@ -60,14 +58,11 @@ class Outcome:
 def answer_run(call: Call) -> dict[str, Any]:
     """Run `argv`; data is its standard input.
 
-    args: argv, whose first word may begin with `~/`; and optionally env (over the agent's own;
-    null removes), cwd, limit_s.
-    Raises HostError for a program or a folder that is not there.
+    args: argv, whose first word may begin with `~/`; and optionally limit_s.
+    Raises HostError for a program that is not there.
     """
     return run_program(
         call.args["argv"],
-        env=call.args.get("env"),
-        cwd=call.args.get("cwd"),
         stdin=call.data,
         limit_s=call.args.get("limit_s"),
         cancelled=call.cancelled,
@@ -85,7 +80,8 @@ def run_program(
     on_line: Callable[[str], None] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Outcome:
-    """Run a program to its end. on_line: called with each line of its stdout, as it comes.
+    """Run a program to its end. env: over this process's own; None removes a variable. on_line:
+    called with each line of its stdout, as it comes.
 
     Raises HostError when it cannot be started.
     """
@@ -116,15 +112,12 @@ def _start(
     pass_fds: Sequence[int],
 ) -> subprocess.Popen[bytes]:
     program = os.path.expanduser(argv[0])  # noqa: PTH111 - a Path would turn ./x into x
-    folder = Path(cwd).expanduser() if cwd is not None else None
-    if folder is not None and not folder.is_dir():
-        raise HostError(f"{folder} is no folder", fix="name one that is there")
     merged = {**os.environ, **(env or {})}
     try:
         return subprocess.Popen(
             [program, *argv[1:]],
             env={name: value for name, value in merged.items() if value is not None},
-            cwd=folder,
+            cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
