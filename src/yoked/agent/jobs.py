@@ -45,13 +45,12 @@ _GENTLE_SIGNALS = {"checkpoint": signal.SIGINT, "terminate": signal.SIGTERM}
 _tethers: dict[str, int] = {}
 
 
-def answer_job_start(call: Call) -> dict[str, Any]:
+def answer_job_start(call: Call) -> int:
     """Prepare a job. args: spec (job.json), argv, env and cwd of the host program, and
     optionally tree, the digest of what is copied to `work`, and files {name: text}, private ones.
 
-    Returns folder, supervisor (its process number), control_port; on node 0 of several hosts the
-    port is reserved here, and handed down as a listening socket. Raises JobError, and then nothing
-    is left of it.
+    Returns the control port; on node 0 of several hosts it is reserved here, and handed down as a
+    listening socket. Raises JobError, and then nothing is left of it.
     """
     spec, argv = dict(call.args["spec"]), list(call.args["argv"])
     job = job_named(spec["run"])
@@ -64,7 +63,7 @@ def answer_job_start(call: Call) -> dict[str, Any]:
             if spec["node_rank"] == 0 and len(spec["nodes"]) > 1:
                 listener = _reserve_port(spec)
             start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
-            supervisor = _fill(job, spec, start, call.args.get("files", {}), listener)
+            _fill(job, spec, start, call.args.get("files", {}), listener)
             if (tree := call.args.get("tree")) is None:
                 (job.path / WORK).mkdir()
             else:
@@ -81,11 +80,7 @@ def answer_job_start(call: Call) -> dict[str, Any]:
         if listener is not None:
             # The supervisor has its own hold on it.
             listener.close()
-    return {
-        "folder": str(job.path),
-        "supervisor": supervisor,
-        "control_port": spec["control_port"],
-    }
+    return int(spec["control_port"])
 
 
 def _fill(
@@ -94,14 +89,13 @@ def _fill(
     start: dict[str, Any],
     files: Mapping[str, str],
     listener: socket.socket | None,
-) -> int:
-    """Write what the supervisor reads, and start it; returns its process number."""
+) -> None:
+    """Write what the supervisor reads, and start it."""
     job.write("start.json", start)
     job.write("job.json", {**spec, "folder": str(job.path)})
     for name, text in files.items():
         job.write_private(name, text)
     _tether_supervisor(job, listener)
-    return int(job.read("supervisor.json")["pid"])
 
 
 def answer_job_go(call: Call) -> dict[str, Any]:
@@ -124,37 +118,35 @@ def answer_job_go(call: Call) -> dict[str, Any]:
     return {"host_program": job.read("supervisor.json")["host_program"]["pid"]}
 
 
-def answer_job_stop(call: Call) -> dict[str, Any]:
+def answer_job_stop(call: Call) -> list[int]:
     """Ask a job to end. args: run; how: checkpoint, terminate or kill; optionally launch_id:
     another launch's job of that name is let alone.
 
     checkpoint and terminate are SIGINT and SIGTERM to the host program, which knows what to do
     with its ranks and tells the other hosts; kill is SIGKILL to all that is of the launch. Who
     asks for a checkpoint again waits for the same one: a second SIGINT would end it.
-    Returns the state before, and the numbers of the processes that got a signal.
+    Returns the numbers of the processes that got a signal.
     """
     job, how = find_job(call.args["run"]), call.args["how"]
-    state = job.state
     if call.args.get("launch_id") not in (None, job.launch_id):
-        return {"state": state, "signalled": []}
-    if state == "prepared" and _abort(job):
-        return {"state": state, "signalled": []}
+        return []
+    if job.state == "prepared" and _abort(job):
+        return []
     # It may have been told to go at the same time.
-    state = job.state
-    if state != "running":
-        return {"state": state, "signalled": []}
+    if job.state != "running":
+        return []
     keep_supervised(job)
     if how == "checkpoint" and job.read("stop.json").get("how") == how:
-        return {"state": state, "signalled": []}
+        return []
     job.write("stop.json", {"how": how, "time_s": time.time()})
     if how == "kill":
         killed = kill_all(job.launch_id)
         # Until its supervisor has said so, it is not over, and could not be removed.
         _await(lambda: bool(job.read("end.json")))
-        return {"state": state, "signalled": killed}
+        return killed
     program = job.host_program
     reached = program is not None and program.signal(_GENTLE_SIGNALS[how], job.launch_id)
-    return {"state": state, "signalled": [program.pid] if program and reached else []}
+    return [program.pid] if program and reached else []
 
 
 def answer_job_failed(call: Call) -> bool:

@@ -327,7 +327,7 @@ def _prepare_all(
 
     def prepare(number: int, port: int) -> int:
         node = nodes[number]
-        answer = node.client.call(
+        kept: int = node.client.call(
             "job_start",
             timeout_s=PREPARE_S,
             spec=job_spec(request, nodes, launch_id, number, port),
@@ -337,7 +337,7 @@ def _prepare_all(
             tree=None if work is None else work.digest,
             files={**credentials[number], **request.files, **notify_file(request, number)},
         )
-        return int(answer["control_port"])
+        return kept
 
     names = [node.host.name for node in nodes]
     try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES, START_FILES
-from yoked.records.job_rules import JOB, STATE
+from yoked.records.job_rules import JOB
 from yoked.records.rules import (
     OddError,
     Rule,
@@ -124,9 +124,9 @@ RESULTS: Mapping[str, Rule] = {
     "half_open": optional(all_of(complete({"port": port, "address": address}))),
     # A rank that told something odd is left out by whoever reads it.
     "job_stacks": each(fields({}, more=True)),
-    "job_start": complete({"folder": text, "supervisor": count, "control_port": optional(count)}),
+    "job_start": count,
     "job_go": complete({"host_program": count}),
-    "job_stop": complete({"state": STATE, "signalled": all_of(count)}),
+    "job_stop": all_of(count),
     "job_remove": flag,
     "job_reap": complete(
         {

@@ -336,9 +336,9 @@ def test_a_start_that_is_interrupted_while_it_is_told_of_leaves_nothing(
 ) -> None:
     attic, called = replace(node("attic"), python=sys.executable), list[tuple[str, Any]]()
 
-    def answer(name: str, **args: Any) -> dict[str, Any]:
+    def answer(name: str, **args: Any) -> int:
         called.append((name, args.get("launch_id", args.get("spec", {}).get("launch_id"))))
-        return {"control_port": 0}
+        return 0
 
     def interrupted(line: str) -> None:
         raise KeyboardInterrupt
