@@ -178,7 +178,7 @@ def ordinary() -> Iterator[Ordinary]:
     try:
         for python in (sys.executable, "/usr/bin/python3"):
             user_of = Ordinary(python, environment, how)
-            with_all = f"import sys, filelock, pydantic; assert sys.version_info >= {(3, 11)}"
+            with_all = f"import sys, pydantic; assert sys.version_info >= {(3, 11)}"
             try:
                 works = user_of.run(with_all + "; import yoked.lab.lab").returncode == 0
             except OSError:

@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yoked.core.fs import read_json, read_tail, write_bytes
+from yoked.core.fs import locked, read_json, read_tail, write_bytes
 from yoked.core.names import RUN_NAME, RUN_NAME_RULE, path_word
 from yoked.core.proc import ProcessId, boot_id
 from yoked.core.torchnoise import is_noise
@@ -209,20 +209,14 @@ class JobFolder(NamedTuple):
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
         """Be the supervisor; False: another is."""
-        until_s = time.monotonic() + _LOCK_PATIENCE_S
-        with (self.path / "lock").open("ab") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    # It may only be somebody who looks whether there is a supervisor.
-                    if time.monotonic() > until_s:
-                        yield False
-                        return
-                    time.sleep(0.02)
-                else:
-                    yield True
-                    return
+        with contextlib.ExitStack() as held:
+            try:
+                # It may only be held by somebody who looks whether there is a supervisor.
+                held.enter_context(locked(self.path / "lock", _LOCK_PATIENCE_S))
+            except TimeoutError:
+                yield False
+                return
+            yield True
 
     def remove(self) -> None:
         """Remove all of it; its name is free at once."""

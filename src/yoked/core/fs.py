@@ -9,7 +9,9 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +32,7 @@ _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _SCRATCH = "yoked-scratch-"
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
+_LOCK_POLL_S = 0.05
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = 0o666, durable: bool = True) -> None:
@@ -195,6 +198,30 @@ def lock_folder(folder: Path, *, wait: bool) -> int:
         os.close(held)
         raise
     return held
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float = math.inf) -> Iterator[None]:
+    """Hold the lock of a file, which is made, until the block or its process ends.
+
+    Raises TimeoutError where another holds it for so long, and OSError on disks without locks.
+    """
+    import fcntl
+
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        until_s = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    raise TimeoutError(errno.ETIMEDOUT, "its lock is held", str(path)) from None
+            time.sleep(_LOCK_POLL_S)
+        yield
+    finally:
+        os.close(held)
 
 
 def sync_path(path: Path) -> None:

@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from filelock import FileLock
-
-from yoked.core.fs import read_json
+from yoked.core.fs import locked, read_json
 from yoked.core.names import path_word
 from yoked.core.proc import ProcessId, all_processes
 from yoked.errors import LabError, UsageError
@@ -267,7 +265,7 @@ def _claim_folder(name: str, lab_id: str) -> Path:
     """The new, empty folder of a lab; what a killed one left under that name is cleared."""
     folder = labs_folder() / name
     private_folder(labs_folder())
-    with FileLock(labs_folder() / ".lock", timeout=30):
+    with locked(labs_folder() / ".lock", 30.0):
         if folder.exists():
             if _anybody_in(folder):
                 raise LabError(

@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
-from yoked.core.fs import read_json, write_json
+from yoked.core.fs import locked, read_json, write_json
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import cgroups
@@ -66,7 +64,7 @@ class LabState:
 
         booted: the hosts that this process has started; all others are as the file knows them.
         """
-        with FileLock(self.folder / "lab.lock", timeout=_LOCK_TIMEOUT_S):
+        with locked(self.folder / "lab.lock", _LOCK_TIMEOUT_S):
             saved = read_json(self.folder / "lab.json") or {}
             self._adopt({**saved.get("hosts", {}), **{name: self._entry(name) for name in booted}})
             self.note(saved.get("notes", []))

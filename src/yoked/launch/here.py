@@ -8,13 +8,10 @@ what it learns in `runs/`, as its ranks write it there. Nothing here imports tor
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import shlex
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, jobs_root
-from yoked.core.fs import nearest_folder
+from yoked.core.fs import locked, nearest_folder
 from yoked.core.proc import has_proc
 from yoked.errors import HostError, JobError, UsageError, YokedError, error_kinds
 from yoked.fleet.model import HERE, Fleet, Host
@@ -183,9 +180,15 @@ def _start(run: LocalRun, job: str, nodes: list[NodePlan], started: Callable[[],
 def one_at_a_time() -> Iterator[None]:
     """While a run is looked up and started, no other one is, by this user on this machine."""
     path = jobs_root() / ".starting"
+    held = contextlib.ExitStack()
     try:
         private_folder(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        held.enter_context(locked(path, _START_WITHIN_S))
+    except TimeoutError:
+        raise JobError(
+            f"another run has been starting for {_START_WITHIN_S:.0f} s",
+            fix=f"fuser {shlex.quote(str(path))}    shows which process holds that",
+        ) from None
     except OSError as problem:
         folder = shlex.quote(str(nearest_folder(path.parent)))
         raise JobError(
@@ -195,19 +198,7 @@ def one_at_a_time() -> Iterator[None]:
                 "export YOKED_STATE=FOLDER    puts yoked's state there",
             ),
         ) from problem
-    with os.fdopen(descriptor, "ab") as file:
-        until_s = time.monotonic() + _START_WITHIN_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until_s:
-                    raise JobError(
-                        f"another run has been starting for {_START_WITHIN_S:.0f} s",
-                        fix=f"fuser {shlex.quote(str(path))}    shows which process holds that",
-                    ) from None
-                time.sleep(0.05)
+    with held:
         yield
 
 

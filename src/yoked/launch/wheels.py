@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from yoked.agent.environments import last_errors
 from yoked.agent.install_progress import folder_bytes
 from yoked.core.faults import fault
-from yoked.core.fs import scratch_folder, sha256_of
+from yoked.core.fs import locked, scratch_folder, sha256_of
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.launch.blobs import Progress
@@ -66,7 +64,7 @@ def fetch_wheels(
     done = folder / "complete"
     private_folder(folder)
     # Hosts are looked after at the same time, and like ones need the same wheels.
-    with FileLock(folder / ".lock"):
+    with locked(folder / ".lock"):
         if not done.exists():
             (folder / "requirements.txt").write_text("\n".join(requirements) + "\n")
             _download(host, base, folder, options, tell)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from yoked.core.fs import (
     HashingWriter,
     free_bytes,
+    locked,
     read_json,
     read_tail,
     remove_abandoned_scratch,
@@ -288,3 +289,31 @@ def test_what_a_killed_process_has_left_goes_and_what_a_living_one_has_stays(
     living.communicate()
     remove_abandoned_scratch()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_is_held_by_one_at_a_time_and_goes_with_its_process(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    holds = "import sys; from pathlib import Path; from yoked.core.fs import locked\n"
+    holds += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", holds, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"held\n"
+
+    with pytest.raises(TimeoutError, match="its lock is held"), locked(lock, 0.0):
+        pass
+    other.kill()
+    other.communicate()
+    for _ in range(2):
+        with locked(lock, 10.0):
+            pass
+
+
+def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / ".lock"),
+        pytest.raises(TimeoutError),
+        locked(tmp_path / ".lock", 0.0),
+    ):
+        pass

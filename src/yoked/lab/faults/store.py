@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yoked.core.fs import write_json
+from yoked.core.fs import locked, write_json
 from yoked.lab.faults.base import ActiveFault
 
 _LOCK_TIMEOUT_S = 10.0
@@ -42,9 +42,7 @@ class Store:
     @contextlib.contextmanager
     def change(self) -> Iterator[Book]:
         """The faults, to be changed while nobody else does; written when the block ends well."""
-        from filelock import FileLock
-
-        with FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_TIMEOUT_S):
+        with locked(self._path.with_suffix(".lock"), _LOCK_TIMEOUT_S):
             book = self.read()
             yield book
             faults = [dataclasses.asdict(fault) for fault in book.faults.values()]

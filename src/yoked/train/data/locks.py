@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from yoked.core.fs import locked
 from yoked.errors import DataError
 from yoked.paths import private_folder
 from yoked.train.data.files import writing_to
@@ -42,27 +43,22 @@ def file_lock(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
     The system releases the lock of a process that dies. A holder that lives but has reported
     nothing for half an hour may be stopped: the others raise a DataError that names it.
     """
-    from filelock import FileLock, Timeout
-
     owner = path.with_suffix(".owner")
-    with writing_to(path.parent):
-        private_folder(path.parent)
-        lock = FileLock(path)
-        started_s = last_tell_s = time.monotonic()
-        while True:
-            try:
-                lock.acquire(timeout=_POLL_S)  # short waits, to report between them
-                break
-            except Timeout:
-                now_s = time.monotonic()
-                if now_s - last_tell_s >= TELL_EVERY_S:
-                    last_tell_s = now_s
-                    _tell(owner, int(now_s - started_s), progress)
-        owner.write_text(str(os.getpid()))
-    try:
+    with contextlib.ExitStack() as held:
+        with writing_to(path.parent):
+            private_folder(path.parent)
+            started_s = last_tell_s = time.monotonic()
+            while True:
+                try:
+                    held.enter_context(locked(path, _POLL_S))  # short, to report in between
+                    break
+                except TimeoutError:
+                    now_s = time.monotonic()
+                    if now_s - last_tell_s >= TELL_EVERY_S:
+                        last_tell_s = now_s
+                        _tell(owner, int(now_s - started_s), progress)
+            owner.write_text(str(os.getpid()))
         yield Heartbeat(owner, progress)
-    finally:
-        lock.release()
 
 
 def _tell(owner: Path, waited_s: int, progress: ProgressSink) -> None:

@@ -27,10 +27,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from yoked.agent.processors import cpu_type
+from yoked.core.fs import locked
 from yoked.paths import cache_root, private_folder
 
 SOURCE = Path(__file__).with_name("elementwise.c")
@@ -127,7 +127,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
     if target.exists():
         return target, False
     private_folder(folder)
-    with FileLock(folder / ".lock"):  # ranks of a host start together
+    with locked(folder / ".lock"):  # ranks of a host start together
         if target.exists():  # another rank has built it meanwhile
             return target, False
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
