@@ -14,18 +14,20 @@ from yoked.core.parallel import gather_within
 
 # The resolver itself gives up after 5 s a server.
 _LIMIT_S = 1.5
+# Ranks of one host meet there, and torch's store asks for the name of each that connects.
+_LOOPBACK = "127.0.0.1"
 _ORDER = Path("/etc/nsswitch.conf")
 
 
 def probe_names(names: Sequence[str] = (), addresses: Sequence[str] = ()) -> dict[str, Any]:
     """This host's own name, `names`, and whose `addresses` are: hostname; own and others {name:
-    {addresses, error, took_s}}; reverse {address: {error, took_s}}; order, of nsswitch.conf(5) for
-    hosts, None where there is none.
+    {addresses, error, took_s}}; reverse {address: {error, took_s}}, of loopback too; order, of
+    nsswitch.conf(5) for hosts, None where there is none.
     """
-    own = socket.gethostname()
+    own, asked = socket.gethostname(), {*addresses, _LOOPBACK}
     acts: dict[str, Callable[[], dict[str, Any]]] = {
         **{name: partial(resolve, name) for name in {own, *names}},
-        **{f"of {address}": partial(ask_name, address) for address in addresses},
+        **{f"of {address}": partial(ask_name, address) for address in asked},
     }
     told, untold = gather_within(_LIMIT_S, acts)
     late = {name: {"error": why, "took_s": _LIMIT_S} for name, why in untold.items()}
@@ -36,7 +38,7 @@ def probe_names(names: Sequence[str] = (), addresses: Sequence[str] = ()) -> dic
         "own": named[own],
         "others": {name: named[name] for name in names},
         "reverse": {
-            address: told.get(f"of {address}") or late[f"of {address}"] for address in addresses
+            address: told.get(f"of {address}") or late[f"of {address}"] for address in asked
         },
     }
 

@@ -761,6 +761,7 @@ CASES = (
         told(home(), "garage", "health/names/reverse", {ADDRESS["attic"]: SLOW}),
         world=World(ok=False, took_s=5.0, said={"garage": "timed out"}, reason="no world"))),
     Case("slow-names", said("health/names/reverse", {ADDRESS["attic"]: SLOW}), severity="warning"),
+    Case("slow-names", said("health/names/reverse", {"127.0.0.1": SLOW}), severity="warning"),
     Case("slow-names", said("health/names/own", SILENT), severity="warning"),
     # the last proof
     Case("world-failed", lambda: replace(home(), world=World(

@@ -27,6 +27,7 @@ from yoked.records.examination import Examination, Fix, HostSeen
 
 # torchrun asks for names several times before it says a word.
 _SLOW_S = 1.0
+_LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 # Source: hosts(5), RFC 6761.
 _OF_ALL = re.compile(r"(ip6-)?(localhost|loopback)(\d|\.|$)", re.IGNORECASE)
@@ -298,7 +299,8 @@ def name_family(seen: Examination) -> Iterator[Match]:
     "socket has timed out`; between the lines, `The hostname of the client socket cannot "
     "be retrieved`.",
     cause="The first DNS server that the host asks does not answer, and each question "
-    "waits for it: often one of a VPN or a network that the laptop has left. torch's store "
+    "waits for it: often one of a VPN or a network that the laptop has left. Or /etc/hosts has no "
+    "line for localhost, so that 127.0.0.1 is asked of the DNS too. torch's store "
     "asks for the name of every address that connects, although it uses it in messages "
     "alone. It is an error where a world of ranks failed as well.",
     fix="Writes the name into /etc/hosts, where it is found first, and has the resolver "
@@ -311,7 +313,7 @@ def slow_names(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         answers = [(_own(host)[0], mapping(part(host, "names", "own"))), *_others(host).items()]
         # What torch's store asks of each connection: the name of who is there.
-        used = {chosen_address(seen, other) for other in seen.up}
+        used = {_LOOPBACK, *(chosen_address(seen, other) for other in seen.up)}
         reverse = mapping(part(host, "names", "reverse"))
         answers += [(address, mapping(a)) for address, a in reverse.items() if address in used]
         slow = {n: a["took_s"] for n, a in answers if (a.get("took_s") or 0) > _SLOW_S}
@@ -329,6 +331,8 @@ def slow_names(seen: Examination) -> Iterator[Match]:
 
 
 def _known(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
+    if name == _LOOPBACK:
+        return (write_name(host.name, "localhost", _LOOPBACK),)
     for other in seen.up:
         address = chosen_address(seen, other)
         if address and (name == address or _bears(other, name)):
