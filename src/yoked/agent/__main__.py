@@ -17,6 +17,9 @@ def serve_standard_streams(source: BinaryIO, token: str) -> None:
 
     source: standard input as far as it has been read. token: chosen by the controller, to greet.
     """
+    # A start file may have left them such that who writes much at once loses the rest.
+    for descriptor in (1, 2):
+        os.set_blocking(descriptor, True)
     sink = os.fdopen(os.dup(1), "wb")
     # A stray print must not end up between two messages.
     os.dup2(2, 1)

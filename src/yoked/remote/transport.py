@@ -27,7 +27,9 @@ from yoked.remote.zipapp import agent_file, boot_script
 
 # Single quotes mean the same to sh, csh and fish; nothing inside needs any of their characters.
 BOOT = (
-    'import sys;b=getattr(sys.stdin,"buffer",sys.stdin);TOKEN=b.readline().decode().strip();'
+    # A start file may have left the input such that nobody waits for it; Python 2 cannot tell.
+    'import os,sys;getattr(os,"set_blocking",max)(0,True);'
+    'b=getattr(sys.stdin,"buffer",sys.stdin);TOKEN=b.readline().decode().strip();'
     "n=int(b.readline());exec(b.read(n))"
 )
 # Neither the person's PYTHONPATH nor site-packages: the agent brings all it needs. Python 2 knows

@@ -106,6 +106,23 @@ def test_a_login_shell_may_print_much_and_a_line_without_its_end(
         assert agent.noise
 
 
+def test_an_agent_reads_and_writes_where_a_start_file_left_its_streams_non_blocking(
+    tmp_path: Path,
+) -> None:
+    unblocks = f"{sys.executable} -c 'import os; [os.set_blocking(n, False) for n in (0, 1, 2)]'"
+    python = fake_python(tmp_path, f'{unblocks}; sleep 0.1; exec {sys.executable} "$@"')
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(1500):
+        (many / f"{number:0>100}").touch()
+
+    with connect_here(python=python) as agent:
+        contents = agent.call("folder_contents", folder=str(many))
+
+    # More than a pipe holds.
+    assert len(contents) == 1500
+
+
 @pytest.mark.parametrize(
     "script",
     [
