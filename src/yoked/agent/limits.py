@@ -12,7 +12,7 @@ from yoked.agent.facts import meminfo, memory
 from yoked.agent.processors import CGROUPS, affinity, facts, own_groups
 
 # Those of getrlimit(2), without their RLIMIT_.
-_LIMITS = ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu")
+LIMITS = ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu")
 
 
 def probe_limits() -> dict[str, Any]:
@@ -20,7 +20,7 @@ def probe_limits() -> dict[str, Any]:
     tasks, how many processes and threads have a number of these.
     """
     return {
-        **{name: _limit(f"RLIMIT_{name.upper()}") for name in _LIMITS},
+        **{name: _limit(f"RLIMIT_{name.upper()}") for name in LIMITS},
         "pids": pids(),
         "pid_max": number(Path("/proc/sys/kernel/pid_max")),
         "tasks": _tasks(text(Path("/proc/loadavg"))),

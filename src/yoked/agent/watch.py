@@ -1,41 +1,53 @@
-"""Two looks at this host with time between them: how its clocks go, and whether files stay."""
+"""Two looks at this host with time between them: how its clocks go, whether its limits stay, and
+what becomes of files that are written as a launch writes them.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
-import tempfile
+import re
+import secrets
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.limits import LIMITS, probe_limits
 from yoked.agent.server import Call
-from yoked.core.fs import nearest_folder
+from yoked.core.fs import nearest_folder, write_bytes
 from yoked.core.parallel import gather_within
 from yoked.paths import cache_root, state_root
 
 # A folder of a server that is gone must not hold up what the clocks say.
 _LIMIT_S = 0.3
+# Of this agent, in the names of its files: one that is told of on another host lies there too.
+_MARK = secrets.token_hex(6)
+_PREFIX, _SUFFIX = "yoked-look-", ".json"
+_LEFT = re.compile(rf"{_PREFIX}([0-9a-f]{{12}})-")
 _left: dict[str, Path] = {}
 
 
 def answer_watch(call: Call) -> dict[str, Any]:
-    """time_s, since 1970; monotonic_s; kept: by folder, whether the file is there that was left.
+    """time_s, since 1970; monotonic_s; limits, of getrlimit(2); folders, by `_look`.
 
     args: files, "leave" (one in each folder of a run), "look" (and remove them), or null.
     """
-    told: dict[str, Any] = {"time_s": time.time(), "monotonic_s": time.monotonic(), "kept": {}}
+    time_s, monotonic_s = time.time(), time.monotonic()
+    acts = {}
     if call.args.get("files") == "leave":
-        gather_within(
-            _LIMIT_S, {name: partial(_leave, name, path) for name, path in _folders().items()}
-        )
+        acts = {name: partial(_leave, name, path) for name, path in _folders().items()}
     elif call.args.get("files") == "look":
-        told["kept"], _ = gather_within(
-            _LIMIT_S, {name: partial(_look, name) for name in list(_left)}
-        )
-    return told
+        acts = {name: partial(_look, name) for name in list(_left)}
+    told, _ = gather_within(_LIMIT_S, acts)
+    limits = probe_limits()
+    return {
+        "time_s": time_s,
+        "monotonic_s": monotonic_s,
+        "limits": {name: limits[name] for name in LIMITS},
+        "folders": {name: each for name, each in told.items() if each is not None},
+    }
 
 
 def _folders() -> dict[str, Path]:
@@ -48,21 +60,34 @@ def _folders() -> dict[str, Path]:
 
 
 def _leave(name: str, folder: Path) -> None:
-    descriptor, path = tempfile.mkstemp(dir=folder)
-    _left[name] = Path(path)
-    os.close(descriptor)
+    # As a job's files are written, and called.
+    path = folder / f"{_PREFIX}{_MARK}-{name}{_SUFFIX}"
+    _left[name] = path
+    write_bytes(path, _MARK.encode(), durable=False)
 
 
-def _look(name: str) -> bool:
+def _look(name: str) -> dict[str, Any]:
+    """kept: whether the file is there as it was; now, what became of it, null: nothing; mark, in
+    its name; beside: the marks of such files there that this agent did not leave.
+    """
     path = _left.pop(name)
-    is_there = path.exists()
-    with contextlib.suppress(OSError):
-        path.unlink()
-    return is_there
+    # Whoever renames one keeps most of its name.
+    found = {each.name for each in path.parent.glob(f"{_PREFIX}*")}
+    own = {each for each in found if each.startswith(path.stem)}
+    kept = path.name in own and path.read_bytes() == _MARK.encode()
+    changed = "another file" if path.name in own else "gone"
+    now = None if kept else next(iter(own - {path.name}), changed)
+    for each in own:
+        with contextlib.suppress(OSError):
+            (path.parent / each).unlink()
+    marks = {match[1] for each in found if (match := _LEFT.match(each))} - {_MARK}
+    return {"kept": kept, "now": now, "mark": _MARK, "beside": sorted(marks)}
 
 
 @atexit.register
 def _clear() -> None:
     """A controller that leaves early leaves nothing here."""
-    for name in list(_left):
-        _look(name)
+    for path in _left.values():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    _left.clear()

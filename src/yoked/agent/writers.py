@@ -1,7 +1,8 @@
-"""Programs that change this host's network while it runs: managers of addresses, and loops.
+"""Programs that change this host while it runs: managers of addresses, and loops.
 
-A loop is a script that goes on and, by its own text, sets links, addresses, routes or rules, or
-ends connections. Others make packets by themselves. What of others nobody may read is not told.
+A loop is a script that goes on and, by its own text, sets links, addresses, routes, rules, or
+limits of others, or ends connections. Others make packets by themselves. What of others nobody may
+read is not told.
 Source: proc(5), packet(7), raw(7).
 """
 
@@ -51,6 +52,7 @@ _CHANGES = {
     r"\bip6?tables(-legacy|-nft)?-restore\b|\bufw\b.*\s(enable|reload|deny|reject|reset|default)\b|"
     r"\bfirewall-cmd\b.*\s--(reload|add|remove|complete)",
     "queues": rf"\btc{_WORDS}(qdisc|class|filter)\s+(add|del|delete|replace|change)\b",
+    "limits": r"\bprlimit\b|\bsetrlimit\b",
     "settings": r"\bsysctl\b.*\s(-\w*w\w*|-p|--system)\b|\bsysctl\b.*\bnet\S+=|>\s*/proc/sys/net",
 }
 _QUOTES = re.compile(r"[\"'`,()\[\]]+")

@@ -16,8 +16,8 @@ Files = Literal["leave", "look"]
 @dataclass(frozen=True)
 class Sight:
     """A host at one moment. here_s: by our monotonic clock, known to within error_s; offset_s: its
-    time of day minus ours; real_s, monotonic_s: by its own clocks; kept: by folder, whether a file
-    has stayed there.
+    time of day minus ours; real_s, monotonic_s: by its own clocks; limits of its agent; folders:
+    what became of the file that was left in each. As yoked.agent.watch tells them.
     """
 
     here_s: float
@@ -25,7 +25,8 @@ class Sight:
     offset_s: float
     real_s: float
     monotonic_s: float
-    kept: Mapping[str, bool]
+    limits: Mapping[str, Any]
+    folders: Mapping[str, Mapping[str, Any]]
 
 
 def look_at(call: Callable[..., Any], files: Files | None, timeout_s: float) -> Sight | None:
@@ -42,7 +43,8 @@ def look_at(call: Callable[..., Any], files: Files | None, timeout_s: float) -> 
         offset_s=told["time_s"] - (sent_s + half_s),
         real_s=told["time_s"],
         monotonic_s=told["monotonic_s"],
-        kept=told["kept"],
+        limits=told["limits"],
+        folders=told["folders"],
     )
 
 
@@ -56,7 +58,11 @@ def with_changes(health: Mapping[str, Any], first: Sight, last: Sight) -> dict[s
         "real_s": last.real_s - first.real_s,
     }
     folders = dict(health.get("folders") or {})
-    for name, kept in last.kept.items():
+    for name, told in last.folders.items():
         if folders.get(name):
-            folders[name] = {**folders[name], "kept": kept}
-    return {**health, "clock": clock, **({"folders": folders} if folders else {})}
+            folders[name] = {**folders[name], **told}
+    limits = dict(health.get("limits") or {})
+    if later := [name for name, limit in first.limits.items() if last.limits.get(name) != limit]:
+        limits.update(last.limits, later=later)
+    parts = {"clock": clock, "folders": folders, "limits": limits}
+    return {**health, **{name: each for name, each in parts.items() if each}}

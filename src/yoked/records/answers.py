@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES, START_FILES
+from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES, LEFT, LIMITS, START_FILES
 from yoked.records.job_rules import JOB
 from yoked.records.rules import (
     OddError,
@@ -64,7 +64,14 @@ RESULTS: Mapping[str, Rule] = {
     "health": HEALTH,
     "culprits": CULPRITS,
     "start_files": START_FILES,
-    "watch": complete({"time_s": number, "monotonic_s": number, "kept": named(word, flag)}),
+    "watch": complete(
+        {
+            "time_s": number,
+            "monotonic_s": number,
+            "limits": complete(LIMITS),
+            "folders": named(word, complete(LEFT)),
+        }
+    ),
     "dial": all_of(DIAL),
     "file_list": all_of(all_of(text, count, whole)),
     "file_read": flag,

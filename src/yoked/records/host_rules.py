@@ -128,6 +128,9 @@ _RESOLVED = fields(
 )
 # Soft and hard limit, as in getrlimit(2); None: unlimited.
 _LIMIT = optional(all_of(optional(count), optional(count)))
+LIMITS = dict.fromkeys(
+    ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu"), _LIMIT
+)
 _PROCESSES = each(
     fields(
         {
@@ -161,6 +164,8 @@ _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
     needed=("run", "ours", "age_s"),
 )
+# What became of a file that was left in a folder: see yoked.agent.watch.
+LEFT = {"kept": flag, "now": optional(line), "mark": word, "beside": each(word)}
 _FOLDER = fields(
     {
         "path": path,
@@ -177,7 +182,7 @@ _FOLDER = fields(
         "marks": one_of("i", "a", "ia"),  # of chattr(1): immutable, append-only
         "blocked": path,  # a file, or a link to what is not there, where a folder should be
         "link_to": path,
-        "kept": flag,  # whether a file was still there when the look was over
+        **LEFT,
     },
     needed=("path",),
     strict=("writable", "error"),
@@ -245,9 +250,8 @@ HEALTH = fields(
         ),
         "limits": fields(
             {
-                **dict.fromkeys(
-                    ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu"), _LIMIT
-                ),
+                **LIMITS,
+                "later": each(one_of(*LIMITS)),  # that were others when the look began
                 "pids": fields({"max": count, "current": count}, needed=("max", "current")),
                 "umask": count,
                 "pid_max": count,

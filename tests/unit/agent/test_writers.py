@@ -35,6 +35,7 @@ def proc(tmp_path: Path) -> Path:
         ("while true; do\n  sudo iptables -A INPUT -j DROP\ndone", ["rules"]),
         ("while true; do tc qdisc replace dev eth0 root tbf; done", ["queues"]),
         ("until false; do sysctl -qw net.ipv4.ip_forward=0; done", ["settings"]),
+        ("while sleep 1; do prlimit --pid $p --as=8000; done", ["limits"]),
         # What only looks, what is a comment, and what does not go on.
         ("while true; do nft list ruleset; ip addr show; tc -s qdisc show; done", []),
         ("while true; do sleep 1; done  # ip link set eth0 down", []),

@@ -292,6 +292,15 @@ CASES = (
     Case("process-limit", said("health/limits/nproc", [6, 6])),
     Case("process-limit", said("health/limits/pids", {"max": 64, "current": 40})),
     Case("address-space", said("health/limits/as", [600 << 20, None])),
+    Case("address-space", lambda: told(
+        told(told(home(), "garage", "health/limits/as", [800_000_000, 800_000_000]),
+             "garage", "health/limits/later", ["as"]),
+        "garage", "health/writers", {"managers": [], "raw": [], "loops": [
+            {"pid": 77, "command": "fairmem", "changes": ["limits"],
+             "words": "prlimit --pid $p --as=800000000"}]})),
+    Case("address-space", lambda: told(
+        told(home(), "garage", "health/limits/as", [600 << 20, None]),
+        "garage", "health/limits/later", ["as"])),
     Case("address-space", said("health/limits/stack", [65_536, 65_536])),
     Case("address-space", lambda: told(
         told(home(), "garage", "health/limits/stack", [65_536, 65_536]), "garage",
@@ -394,6 +403,9 @@ CASES = (
         told(home(), "garage", "health/folders/cache/kept", False),
         "garage", "health/clock/watched_s", 3.2)),
     Case("folder-denied", said("health/folders/tmp/kept", False), severity="warning"),
+    Case("folder-denied", lambda: told(
+        told(home(), "garage", "health/folders/state/kept", False),
+        "garage", "health/folders/state/now", "yoked-look-ab.sync-conflict-20261127.json")),
     Case("disk-full", said("health/folders/state", FULL)),
     Case("disk-full", large_run, hosts=("attic",)),
     Case("no-inodes", said("health/folders/state/free_inodes", 0)),

@@ -178,8 +178,9 @@ class FakeAgent:
     def _watch(self, args: Mapping[str, Any]) -> dict[str, Any]:
         self.looks.append(args["files"])
         passed_s = self.rate * (time.monotonic() - self.began_s)
-        kept = {"cache": self.keeps} if args["files"] == "look" else {}
-        return {"time_s": 1e9 + passed_s, "monotonic_s": passed_s, "kept": kept}
+        folders = {"cache": {"kept": self.keeps}} if args["files"] == "look" else {}
+        clocks = {"time_s": 1e9 + passed_s, "monotonic_s": passed_s}
+        return {**clocks, "limits": {}, "folders": folders}
 
     def _dial(self, args: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [self._dialled(each, args) for each in args["targets"]]

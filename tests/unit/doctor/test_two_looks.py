@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError
 
-FIRST = Sight(here_s=10.0, error_s=0.1, offset_s=5.0, real_s=100.0, monotonic_s=7.0, kept={})
+FIRST = Sight(
+    here_s=10.0,
+    error_s=0.1,
+    offset_s=5.0,
+    real_s=100.0,
+    monotonic_s=7.0,
+    limits={"as": [None, None], "nofile": [1024, 4096]},
+    folders={},
+)
+LAST = replace(FIRST, here_s=13.0, error_s=0.0, real_s=103.0, monotonic_s=10.0)
 
 
 def test_what_passed_by_each_clock_is_told_with_what_it_may_be_wrong_by() -> None:
-    last = Sight(here_s=13.0, error_s=0.2, offset_s=92.0, real_s=190.0, monotonic_s=97.0, kept={})
+    last = replace(LAST, error_s=0.2, offset_s=92.0, real_s=190.0, monotonic_s=97.0)
 
     told = with_changes({"clock": {"time_s": 100.0, "service": "ntp"}}, FIRST, last)
 
@@ -25,18 +35,29 @@ def test_what_passed_by_each_clock_is_told_with_what_it_may_be_wrong_by() -> Non
     }
 
 
-def test_a_folder_has_whether_its_file_has_stayed() -> None:
+def test_a_folder_has_what_became_of_its_file() -> None:
     health = {"folders": {"cache": {"path": "/c"}, "state": {"path": "/s"}, "tmp": None}}
-    kept = {"cache": False, "state": True, "tmp": True}
-    last = Sight(here_s=13.0, error_s=0.0, offset_s=5.0, real_s=103.0, monotonic_s=10.0, kept=kept)
+    kept = {"kept": True, "now": None}
+    folders = {"cache": {"kept": False, "now": "gone"}, "state": kept, "tmp": kept}
 
-    told = with_changes(health, FIRST, last)
+    told = with_changes(health, FIRST, replace(LAST, folders=folders))
 
     assert told["folders"] == {
-        "cache": {"path": "/c", "kept": False},
-        "state": {"path": "/s", "kept": True},
+        "cache": {"path": "/c", "kept": False, "now": "gone"},
+        "state": {"path": "/s", "kept": True, "now": None},
         "tmp": None,
     }
+
+
+def test_limits_are_those_of_the_last_look_with_the_names_of_those_that_were_others() -> None:
+    health = {"limits": {"as": [None, None], "nofile": [1024, 4096], "umask": 18}}
+    later = {"as": [8 << 20, 8 << 20], "nofile": [1024, 4096]}
+
+    changed = with_changes(health, FIRST, replace(LAST, limits=later))
+    same = with_changes(health, FIRST, LAST)
+
+    assert changed["limits"] == {**later, "umask": 18, "later": ["as"]}
+    assert same["limits"] == health["limits"]
 
 
 def test_a_host_that_does_not_answer_is_not_seen() -> None:

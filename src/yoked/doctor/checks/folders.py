@@ -178,7 +178,7 @@ def read_only(seen: Examination) -> Iterator[Match]:
     reads=("health.folders", "health.clock"),
     severity="error",
     saw={
-        "emptied": "something removes what is written to {paths} on {host}: {said}{more}",
+        "emptied": "what is written to {paths} on {host} does not stay: {said}{more}",
         **dict.fromkeys(
             ("", "immutable"), "nothing can be written to {paths} on {host}: {said}{more}"
         ),
@@ -189,7 +189,8 @@ def read_only(seen: Examination) -> Iterator[Match]:
     "`[Errno 2] No such file or directory`, `[Errno 17] File exists`.",
     cause="A program that was once started with sudo made ~/.cache or ~/.local its own; or one of "
     "them is a link to a disk that is not mounted, a file, or immutable (chattr +i, +a). Or a "
-    "program empties it: a file that the doctor left was gone a moment later.",
+    "program empties it, or keeps it alike on two machines: a file that the doctor left was gone a "
+    "moment later, or had another name.",
     fix="Gives the folder to the user, where it lies in the home, and takes chattr's mark away. By "
     "hand elsewhere: others may have files there, and only you know which disk is missing, or "
     "which program removes files.",
@@ -232,7 +233,9 @@ def _said(host: HostSeen, how: str, folders: Mapping[str, Folder]) -> str:
     if how != "emptied":
         return str(next(iter(folders.values())).get("error"))
     within = format_duration(part(host, "clock", "watched_s") or 0.0)
-    return f"a file of the doctor's was gone within {within}"
+    now = next(iter(folders.values())).get("now") or "gone"
+    became = now if now in ("gone", "another file") else f"called {now}"
+    return f"a file of the doctor's was {became} within {within}"
 
 
 def _opened(
@@ -248,8 +251,9 @@ def _opened(
         return "", (
             by_hand(
                 host.name,
-                "find what does it, and have it leave {place} alone: a cleaner or a loop (`ps "
-                "aux`), `systemctl list-timers`, `crontab -l`, /etc/tmpfiles.d",
+                "find what does it, and have it leave {place} alone: a cleaner, a loop, or what "
+                "keeps folders alike on two machines, as Syncthing does, which reads .stignore "
+                "(`ps aux`), `systemctl list-timers`, `crontab -l`, /etc/tmpfiles.d",
                 place=place_of(folders),
             ),
         )

@@ -9,6 +9,7 @@ from typing import Any
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
 from yoked.doctor.checks.links import NO_DESCRIPTORS, USED_UP
+from yoked.doctor.checks.path import stop_first
 from yoked.doctor.checks.query import mapping, part, ranks_of
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.startfiles import leave_out_lines, take_out_limit
@@ -33,7 +34,9 @@ _USUAL_PORTS = "32768 60999"
 # The kernel's own on machines with few CPUs.
 _USUAL_PIDS = 32_768
 _RANGES = re.compile(r"\b(\d{1,5})(?:-(\d{1,5}))?\b")
-_LETTERS = {"as": "v", "data": "d"}
+_LETTERS = {
+    "nofile": "n", "nproc": "u", "as": "v", "data": "d", "stack": "s", "fsize": "f", "cpu": "t",
+}  # fmt: skip
 _TERMS = "`ulimit` in a start file of the shell, limits.conf, or the ssh server's own unit"
 _LIFTED = (
     "Makes the line a comment that sets it: `ulimit` of a start file, found by running those "
@@ -49,6 +52,14 @@ def _soft(host: HostSeen, name: str) -> int | None:
 
 def _lift(host: HostSeen, letter: str) -> Iterator[Fix]:
     """The lines that lift a limit. letter: that of `ulimit`."""
+    if _is_later(host, letter):
+        look = by_hand(
+            host.name,
+            "find the service that sets limits of others (`ps aux`), and have it leave the account "
+            "of the run alone; `prlimit --pid PID` shows those of a process",
+        )
+        yield from stop_first(host, "limits")[0] or (look,)
+        return
     told = part(host, "set_limits")
     places = None if told is None else mapping(told).get(letter)
     if places is None:
@@ -64,8 +75,15 @@ def _lift(host: HostSeen, letter: str) -> Iterator[Fix]:
         )
 
 
+def _is_later(host: HostSeen, letter: str) -> bool:
+    """Whether a program that ran already got this limit, which then no login sets."""
+    return any(_LETTERS.get(each) == letter for each in part(host, "limits", "later") or ())
+
+
 def _where(host: HostSeen, *letters: str) -> str:
     """` (/etc/bash.bashrc, line 1)`, of limits; empty: nobody knows."""
+    if any(_is_later(host, letter) for letter in letters):
+        return f", set while it ran{stop_first(host, 'limits')[1]}"
     told = mapping(part(host, "set_limits"))
     return shown_places(each for letter in letters for each in told.get(letter) or ())
 
