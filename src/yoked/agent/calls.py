@@ -56,6 +56,7 @@ MODULES = {
     "health": "health",
     "culprits": "culprits",
     "start_files": "startfiles",
+    "small_launch": "smalllaunch",
     "trial": "trials",
     "trial_go": "trials",
     "watch": "watch",

@@ -10,7 +10,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from yoked.agent.programs import Outcome, run_program
@@ -57,7 +58,7 @@ def answer_culprits(call: Call) -> dict[str, Any]:
             found["files"] = tries.files_read_last()
         if not found["files"]:
             said = f"{call.args.get('said') or ''}\n{outcome.stderr.decode(errors='replace')}"
-            names = tries.guilty_variables(program, said)
+            names = guilty_variables(partial(tries.works, program), said)
             places = places_of(names)
             found["variables"] = [{"name": name, "places": places[name]} for name in names]
         break
@@ -94,33 +95,6 @@ class _Tries:
         outcome = self.run(program, without, flags)
         return outcome is not None and outcome.ok
 
-    def guilty_variables(self, program: str, said: str) -> list[str]:
-        """The fewest variables without which a program works; none where they are not to blame."""
-        names = sorted(name for name in os.environ if not _KEPT.fullmatch(name))
-        # Mostly the failure names the variable, or has its value.
-        for name in names:
-            value = os.environ[name]
-            named = name in said or (len(value) >= _LONG_ENOUGH and value in said)
-            if named and self.works(program, [name]):
-                return [name]
-        if not names or not self.works(program, names):
-            return []
-        while len(names) > 1:
-            middle = len(names) // 2
-            half = next(
-                (part for part in (names[:middle], names[middle:]) if self.works(program, part)),
-                None,
-            )
-            if half is None:
-                # Several of them, in both halves.
-                return [
-                    name
-                    for name in names
-                    if not self.works(program, [each for each in names if each != name])
-                ]
-            names = half
-        return names
-
     def files_read_last(self) -> list[str]:
         """The file that Python was at, of those that it runs as it starts, when it failed."""
         outcome = self.run(_START, flags=("-v",))
@@ -129,3 +103,30 @@ class _Tries:
             return []
         read = _READ_AT_START.findall(outcome.stderr.decode(errors="replace"))
         return ["".join(each) for each in read[-1:]]
+
+
+def guilty_variables(works: Callable[[Collection[str]], bool], said: str) -> list[str]:
+    """The fewest variables without which a program works; none where they are not to blame.
+
+    works: whether it does without some; said: what it said with all of them.
+    """
+    names = sorted(name for name in os.environ if not _KEPT.fullmatch(name))
+    # Mostly the failure names the variable, or has its value.
+    for name in names:
+        value = os.environ[name]
+        named = name in said or (len(value) >= _LONG_ENOUGH and value in said)
+        if named and works([name]):
+            return [name]
+    if not names or not works(names):
+        return []
+    while len(names) > 1:
+        middle = len(names) // 2
+        half = next(
+            (part for part in (names[:middle], names[middle:]) if works(part)),
+            None,
+        )
+        if half is None:
+            # Several of them, in both halves.
+            return [name for name in names if not works([each for each in names if each != name])]
+        names = half
+    return names

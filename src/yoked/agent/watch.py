@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def answer_watch(call: Call) -> dict[str, Any]:
     args: files, "leave" (one in each folder of a run), "look" (and remove them), or null.
     """
     time_s, monotonic_s = time.time(), time.monotonic()
-    acts = {}
+    acts: dict[str, Callable[[], Any]] = {}
     if call.args.get("files") == "leave":
         acts = {name: partial(_leave, name, path) for name, path in _folders().items()}
     elif call.args.get("files") == "look":

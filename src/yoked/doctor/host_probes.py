@@ -127,6 +127,8 @@ class HostProbe:
             ports=[RENDEZVOUS_PORT],
             sudo=profile.sudo,
         )
+        if profile.looks_twice:
+            self._ask_later("launch", self.ask, "small_launch", timeout_s=_FILES_S)
 
     def _ask_later(self, what: str, act: Callable[..., Any], *args: object, **more: object) -> None:
         self._waiting[what] = self._line.submit(act, *args, **more)
@@ -148,7 +150,7 @@ class HostProbe:
         try:
             return self.client.call(name, data=data, timeout_s=timeout_s, **args)
         except RemoteBug as problem:
-            raise _as_host_error(problem) from problem
+            raise HostError(problem.what.removeprefix("on ")) from problem
         finally:
             waited_s = time.monotonic() - asked_s
             self._silent |= waited_s >= timeout_s and self.client.heard_s < asked_s
@@ -162,7 +164,7 @@ class HostProbe:
         try:
             yield from parts
         except RemoteBug as problem:
-            raise _as_host_error(problem) from problem
+            raise HostError(problem.what.removeprefix("on ")) from problem
 
     def _require_voice(self) -> None:
         if self._silent:
@@ -241,6 +243,8 @@ class HostProbe:
         first: Sight | None = self._waiting["sight"].result()
         if first is not None and self._last is not None:
             health = with_changes(health, first, self._last)
+        if "launch" in self._waiting and (launch := self._waiting["launch"].result()):
+            health["launch"] = launch
         odd = list(self.client.odd)
         torch = reread(TORCH, "torch", self._torch(), odd, None)
         if gone := [each.failed for each in self.trials.values() if each.is_lost and each.failed]:
@@ -345,11 +349,6 @@ class HostProbe:
         if self._culprits is not None:
             found.update(culprits=self._culprits)
         return found
-
-
-def _as_host_error(problem: RemoteBug) -> HostError:
-    """A bug of an agent's, for who looks on all the same: what was to be told stays unknown."""
-    return HostError(problem.what.removeprefix("on "))
 
 
 # Gives the agent of a host by its name; whoever lends it closes it. Raises why there is none.

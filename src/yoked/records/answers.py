@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yoked.records.host_rules import DIAL, FACTS, HEALTH, INTERFACES, LEFT, LIMITS, START_FILES
+from yoked.records.host_rules import (
+    DIAL,
+    FACTS,
+    HEALTH,
+    INTERFACES,
+    LAUNCH,
+    LEFT,
+    LIMITS,
+    START_FILES,
+)
 from yoked.records.job_rules import JOB
 from yoked.records.rules import (
     OddError,
@@ -64,6 +73,7 @@ RESULTS: Mapping[str, Rule] = {
     "health": HEALTH,
     "culprits": CULPRITS,
     "start_files": START_FILES,
+    "small_launch": LAUNCH,
     "watch": complete(
         {
             "time_s": number,

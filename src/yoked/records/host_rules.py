@@ -10,6 +10,7 @@ from yoked.records.rules import (
     address,
     all_of,
     any_of,
+    complete,
     count,
     each,
     fields,
@@ -159,6 +160,23 @@ BARRED = fields(
 )
 OTHER_HOME = fields({"file": path, "home": path, "own": path}, needed=("file", "home", "own"))
 UNUSABLE = fields({"barred": BARRED, "home": OTHER_HOME})
+# Programs, as far as others may see them.
+_PROGRAM = fields({"pid": pid, "command": text}, needed=("pid", "command"))
+# What is not as it should be when a launch is tried in small: see yoked.agent.smalllaunch.
+LAUNCH = fields(
+    {
+        "login": complete({"how": one_of("waits", "blocks"), "command": START_COMMAND}),
+        "failed": label,
+        "noise": complete(
+            {
+                "line": label,
+                "variables": each(complete({"name": variable, "places": each(PLACE)})),
+            }
+        ),
+        "adopter": _PROGRAM,
+        "damaged": each(path),
+    }
+)
 _HOP = fields({"interface": interface, "gateway": address, "weight": count}, needed=("interface",))
 _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
@@ -364,7 +382,7 @@ HEALTH = fields(
             {
                 "managers": each(word),
                 # They make packets by themselves.
-                "raw": each(fields({"pid": pid, "command": text}, needed=("pid", "command"))),
+                "raw": each(_PROGRAM),
                 "loops": each(
                     fields(
                         {"pid": pid, "command": text, "changes": each(word), "words": line},
@@ -421,6 +439,7 @@ HEALTH = fields(
                 "inbound": word,
             }
         ),
+        "launch": LAUNCH,
         # What the controller compares, file by file.
         "data": named(line, line),
         "code": named(line, line),

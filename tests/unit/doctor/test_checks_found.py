@@ -92,7 +92,13 @@ from yoked.doctor.checks.content import A_FOLDER, CHANGING
 from yoked.doctor.checks.ssh_mends import MENDS
 from yoked.doctor.fixing import plan_fixes
 from yoked.doctor.sshfailure import HERE
-from yoked.records.examination import Need, Severity, World
+from yoked.records.examination import Examination, Need, Severity, World
+
+
+def shared() -> Examination:
+    """attic looked last, and saw what garage had left."""
+    seen = told(home(), "garage", "health/folders/state/mark", "0123456789ab")
+    return told(seen, "attic", "health/folders/state/beside", ["0123456789ab"])
 
 
 @dataclass(frozen=True)
@@ -775,6 +781,21 @@ CASES = (
     Case("slow-names", said("health/names/reverse", {ADDRESS["attic"]: SLOW}), severity="warning"),
     Case("slow-names", said("health/names/reverse", {"127.0.0.1": SLOW}), severity="warning"),
     Case("slow-names", said("health/names/own", SILENT), severity="warning"),
+    # a launch in small
+    Case("small-launch", shared, hosts=("attic", "garage")),
+    Case("small-launch", said("health/launch", {"damaged": [
+        f"/home/ada/.cache/yoked/trees/ab/{name}.py" for name in ("common", "train")]})),
+    Case("small-launch", said("health/launch", {"failed": "Failed to connect to bus"})),
+    Case("small-launch", said("health/launch", {"noise": {
+        "line": "226: binding file libc.so.6", "variables": [
+            {"name": "LD_DEBUG", "places": [{"file": "/home/ada/.bashrc", "line": 1}]}]}}),
+        severity="warning"),
+    Case("small-launch", said("health/launch", {"adopter": {"pid": 98, "command": "boxd"}}),
+         severity="warning"),
+    *(Case("small-launch", said("health/launch", {"login": {
+        "how": how, "command": {"file": "/home/ada/.bashrc", "line": 1, "words": words}}}),
+        severity="warning")
+      for how, words in (("waits", "flock 9"), ("blocks", "/usr/local/bin/prompt-info"))),
     # the last proof
     Case("world-failed", lambda: replace(home(), world=World(
         ok=False, took_s=3.0, said={"garage": "it was connecting"}, reason="no world"))),

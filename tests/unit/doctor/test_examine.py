@@ -95,6 +95,7 @@ class FakeAgent:
     bugs: tuple[str, ...] = ()
     asked_for_culprits: list[Mapping[str, Any]] = field(default_factory=list)
     looks: list[str | None] = field(default_factory=list)
+    launches: int = 0
     rate: float = 1.0
     keeps: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -174,6 +175,10 @@ class FakeAgent:
         folders = {"cache": {"path": "/c", "writable": True, "error": None}}
         own = {"environment": dict(self.variables)} if self.variables else {}
         return {"shell": shell, "folders": folders, "asked": dict(args), **own}
+
+    def _small_launch(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        self.launches += 1
+        return {"failed": "no bus"} if self.name == "beta" else {}
 
     def _watch(self, args: Mapping[str, Any]) -> dict[str, Any]:
         self.looks.append(args["files"])
@@ -636,6 +641,9 @@ def test_a_host_is_looked_at_twice_and_only_once_before_a_launch() -> None:
 
     assert agents["beta"].looks == ["leave", "look"]
     assert alone.looks == [None]
+    assert (agents["beta"].launches, alone.launches) == (1, 0)
+    assert seen.host("beta").health["launch"] == {"failed": "no bus"}
+    assert "launch" not in seen.host("alpha").health
     health = seen.host("beta").health
     assert health["folders"]["cache"]["kept"] is False
     watched = {name: seen.host(name).health["clock"] for name in agents}

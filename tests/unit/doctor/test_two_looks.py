@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tests.unit.doctor.builders import change, home, told
+
+from yoked.doctor.causes import findings_of
 from yoked.doctor.watch import Sight, look_at, with_changes
 from yoked.errors import HostError
 
@@ -65,3 +68,21 @@ def test_a_host_that_does_not_answer_is_not_seen() -> None:
         raise HostError(f"{name}: no answer")
 
     assert look_at(silent, "look", 1.0) is None
+
+
+def test_two_names_of_one_machine_do_not_share_a_home() -> None:
+    seen = told(home(), "garage", "health/folders/state/mark", "0123456789ab")
+    seen = told(seen, "attic", "health/folders/state/beside", ["0123456789ab"])
+    facts = {**seen.host("attic").facts, "machine": seen.host("garage").facts["machine"]}
+    one = change(seen, "attic", facts=facts)
+
+    assert "small-launch" in {each.check for each in findings_of(seen)}
+    assert "small-launch" not in {each.check for each in findings_of(one)}
+
+
+def test_a_start_file_that_is_slow_by_itself_waits_for_no_other_login() -> None:
+    command = {"file": "/home/ada/.bashrc", "line": 1, "words": "sleep 5"}
+    seen = told(home(), "garage", "health/launch", {"login": {"how": "waits", "command": command}})
+
+    assert [each.check for each in findings_of(seen)] == ["small-launch"]
+    assert findings_of(change(seen, "garage", connect_s=3.0)) == ()

@@ -130,6 +130,18 @@ def leave_out_lines(host: str, places: Sequence[Mapping[str, Any]]) -> tuple[Fix
 
 
 @repair
+def own_state_folder(host: str) -> Fix:
+    """Have each host that reads this start file keep its jobs in a folder of its own."""
+    line = "export YOKED_STATE=$HOME/.local/state/yoked-${HOSTNAME:-$(hostname)}"
+    return change_file(
+        host,
+        shell_line("~/.bashrc"),
+        "state",
+        lambda old: shell_line("{{ echo {line}; cat {old}; }}", line=line, old=old),
+    )
+
+
+@repair
 def take_out_limit(host: str, flag: str) -> Fix:
     """Have no start file call `ulimit` with a flag."""
     calls = f"[[:space:]]*ulimit[[:space:]](.*[[:space:]])?-[HS]*{flag}"

@@ -1,0 +1,124 @@
+"""The steps of a launch, tried in small: a second login, a supervisor that is left alone, and the
+files that are here already.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.ask import text
+from yoked.agent.culprits import guilty_variables
+from yoked.agent.detach import detached_argv, scope_helps
+from yoked.agent.files import blobs_root
+from yoked.agent.programs import Outcome, run_program
+from yoked.agent.server import Call
+from yoked.agent.startfiles import places_of
+from yoked.agent.starttrace import StartFiles
+from yoked.core.fs import sha256_of
+from yoked.core.parallel import gather_within
+from yoked.core.proc import ProcessId
+from yoked.errors import HostError
+from yoked.paths import cache_root
+
+# Where nothing is wrong, all is over in a tenth of a second. Some inits look every two seconds for
+# what has ended.
+_LIMIT_S, _START_S, _READ_S, _REAPED_S, _POLL_S = 6.0, 4.0, 0.5, 4.0, 0.02
+_LARGE_BYTES = 1 << 20
+_LONGEST = 120
+# It leaves another one behind, as a launch does, and tells its number. That one is killed then.
+_LEAVE = ("/bin/sh", "-c", "sleep 30 & echo $!")
+# Holds where a login leaves its standard streams such that programs wait at them.
+_BLOCK = (
+    "exec PYTHON -E -s -S -c 'import os, sys; sys.exit(not all(map(os.get_blocking, (0, 1, 2))))'"
+)
+_ZOMBIE_OF = re.compile(r"^State:\tZ.*^PPid:\t(\d+)", re.DOTALL | re.MULTILINE)
+
+
+def answer_small_launch(call: Call) -> dict[str, Any]:
+    """What is not as it should be; nothing of what is.
+
+    login {how, command}: a second login "waits" at a command of a start file, or one "blocks", by
+    leaving standard streams such that nobody waits for them. failed: the last words of what should
+    start a supervisor. noise {line, variables}: what it says by itself, and not without these.
+    adopter {pid, command}: who does not wait for a program that has lost its parent. damaged: files
+    of programs that are not what was sent.
+    """
+    del call
+    acts = {"login": _login, "supervisor": _supervisor, "damaged": _damaged}
+    told, _ = gather_within(_LIMIT_S, acts)
+    found = {"login": told.get("login"), "damaged": told.get("damaged"),
+             **(told.get("supervisor") or {})}  # fmt: skip
+    return {name: each for name, each in found.items() if each}
+
+
+def _login() -> dict[str, Any] | None:
+    found = StartFiles().culprit("blocks", _BLOCK)
+    # That it ends there is no matter: this agent came up.
+    if found is None or found[0] not in ("waits", "blocks"):
+        return None
+    return {"how": found[0], "command": found[1].to_json()}
+
+
+def _supervisor() -> dict[str, Any]:
+    try:
+        outcome = _start()
+    except HostError as problem:
+        return {"failed": problem.what}
+    words = outcome.stderr.decode(errors="replace").strip()
+    line = " ".join(words.rpartition("\n")[2].split())[:_LONGEST]
+    if not outcome.ok:
+        # Late on a busy host proves nothing.
+        return {} if outcome.late else {"failed": line or f"status {outcome.exit_status}"}
+    told: dict[str, Any] = {"adopter": _adopter(int(outcome.stdout))}
+    # A library that cannot be loaded first is told as such: see yoked.agent.environ.
+    names = [] if not words else guilty_variables(_is_silent, words)
+    if names and names != ["LD_PRELOAD"]:
+        places = places_of(names)
+        variables = [{"name": name, "places": places[name]} for name in names]
+        told["noise"] = {"line": line, "variables": variables}
+    return told
+
+
+def _start(without: Collection[str] = ()) -> Outcome:
+    argv = detached_argv(_LEAVE, f"yoked-look-{secrets.token_hex(6)}", scope=scope_helps())
+    return run_program(argv, env=dict.fromkeys(without), cwd="/", limit_s=_START_S)
+
+
+def _is_silent(without: Collection[str]) -> bool:
+    return not _start(without).stderr
+
+
+def _adopter(orphan: int) -> dict[str, Any] | None:
+    """Whose child a program is that has ended and stays; None: it has been waited for."""
+    until_s = time.monotonic() + _REAPED_S
+    while found := _ZOMBIE_OF.search(text(Path(f"/proc/{orphan}/status"))):
+        if time.monotonic() > until_s:
+            pid = int(found[1])
+            return {"pid": pid, "command": ProcessId(pid, 0).command()[:_LONGEST]}
+        time.sleep(_POLL_S)
+    return None
+
+
+def _damaged() -> list[str]:
+    """The newest blobs are read first, and no large ones, as far as there is time. Each bears the
+    hash of its content as its name; it is told by where a program has it.
+    """
+    until_s = time.monotonic() + _READ_S
+    # What is still on its way has a name that begins with a dot.
+    blobs = [(each.stat(), each) for each in blobs_root().glob("??/[0-9a-f]*")]
+    inodes = set()
+    for stat, path in sorted(blobs, key=lambda each: -each[0].st_mtime):
+        if time.monotonic() > until_s:
+            break
+        if stat.st_size <= _LARGE_BYTES and sha256_of(path) != path.name:
+            inodes.add(stat.st_ino)
+    if not inodes:
+        return []
+    trees = (cache_root() / "trees").rglob("*")
+    found = [str(each) for each in trees if each.lstat().st_ino in inodes]
+    return sorted(found or [str(path) for stat, path in blobs if stat.st_ino in inodes])

@@ -1,0 +1,159 @@
+"""A launch in small: nothing is told of a host where each step goes as it should."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.agent.fake_call import FakeCall
+
+from yoked.agent import smalllaunch, starttrace
+from yoked.agent.files import blob_path
+from yoked.agent.folders import entries_digest, make_folder
+from yoked.agent.smalllaunch import answer_small_launch
+from yoked.core.fs import sha256_of
+from yoked.paths import cache_root
+from yoked.records.answers import understood
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel"),
+]
+
+
+@pytest.fixture(autouse=True)
+def bashrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    login = starttrace._login
+    monkeypatch.setattr(starttrace, "_login", lambda: {**login(), "HOME": str(tmp_path)})
+    monkeypatch.setattr(starttrace, "_ONE_S", 1.0)
+    # Not what this very machine's first process does.
+    monkeypatch.setattr(smalllaunch, "_adopter", lambda orphan: None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / ".bashrc"
+
+
+def launched() -> dict[str, Any]:
+    told = answer_small_launch(FakeCall())
+    assert understood("small_launch", told, odd := []) == told
+    assert odd == []
+    return told
+
+
+def test_nothing_is_told_where_all_goes_as_it_should(bashrc: Path) -> None:
+    bashrc.write_text("export A=1\n")
+
+    assert launched() == {}
+
+
+def test_a_start_file_that_waits_for_the_login_beside_it_is_told(
+    bashrc: Path, tmp_path: Path
+) -> None:
+    lock = tmp_path / "lock"
+    bashrc.write_text(f"A=1\nexec 9> {lock}; flock 9\nB=2\n")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = launched()
+    free = launched()
+
+    assert waiting["login"]["how"] == "waits"
+    assert (waiting["login"]["command"]["line"], waiting["login"]["command"]["words"]) == (
+        2, "flock 9"
+    )  # fmt: skip
+    assert free == {}
+
+
+def test_a_start_file_that_leaves_streams_non_blocking_is_told(bashrc: Path) -> None:
+    bashrc.write_text(f"A=1\n{sys.executable} -c 'import os; os.set_blocking(1, False)'\nB=2\n")
+
+    told = launched()
+
+    assert told["login"]["how"] == "blocks"
+    assert told["login"]["command"]["line"] == 2
+
+
+def test_a_variable_that_has_each_program_print_is_told_with_its_place(
+    bashrc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bashrc.write_text("export LD_DEBUG=libs\n")
+    monkeypatch.setenv("LD_DEBUG", "libs")
+    monkeypatch.setenv("LD_BIND_NOW", "1")
+
+    noise = launched()["noise"]
+
+    assert noise["line"]
+    assert noise["variables"] == [
+        {"name": "LD_DEBUG", "places": [{"file": str(bashrc), "line": 1}]}
+    ]
+
+
+def test_what_cannot_start_a_supervisor_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "systemd-run"
+    broken.write_text("#!/bin/sh\necho '  Failed to   connect to bus' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(smalllaunch, "scope_helps", lambda: True)
+
+    assert launched() == {"failed": "Failed to connect to bus"}
+
+
+# As the first process of a container, which waits for its own child alone, or for all that it gets.
+_IN_CONTAINER = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+child = os.fork()
+if not child:
+    from yoked.agent import smalllaunch
+    smalllaunch._REAPED_S = float(sys.argv[2])
+    print(smalllaunch._supervisor()["adopter"] or os.getppid(), os.getppid(), flush=True)
+    os._exit(0)
+ended = 0
+while ended != child:
+    ended, _ = os.waitpid(int(sys.argv[1]) or child, 0)
+"""
+
+
+@pytest.mark.parametrize(("waits_for", "is_told"), [(-1, False), (0, True)])
+def test_who_does_not_wait_for_an_orphan_is_told(waits_for: int, is_told: bool) -> None:
+    limit_s = "0.5" if is_told else "20"
+    argv = [sys.executable, "-c", _IN_CONTAINER, str(waits_for), limit_s]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    told, first = said.rsplit(" ", 1)
+    assert (f"'pid': {first.strip()}," in told) == is_told
+    assert (told == first.strip()) != is_told
+
+
+def kept(name: str, content: bytes) -> Path:
+    """A program's file, as a launch leaves it in the cache."""
+    source = cache_root() / "source"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_bytes(content)
+    digest = sha256_of(source)
+    source.unlink()
+    blob_path(digest).parent.mkdir(parents=True, exist_ok=True)
+    blob_path(digest).write_bytes(content)
+    entries = [[name, "file", digest, len(content)]]
+    tree = cache_root() / "trees" / entries_digest(entries)
+    make_folder(tree, entries)
+    return tree / name
+
+
+def test_a_file_that_is_not_what_was_sent_is_told_by_where_a_program_has_it() -> None:
+    good, bad = kept("good.py", b"x = 1\n"), kept("common.py", b"endswith('.txt')\n")
+    before = launched()
+    with bad.open("r+b") as stream:
+        stream.write(b"endswith('.tyt')\n")
+    after = launched()
+
+    assert good.exists()
+    assert before == {}
+    assert after == {"damaged": [str(bad)]}
