@@ -19,10 +19,10 @@ _MOST_READ, _MOST_TOLD, _LONGEST = 5000, 100, 400
 _USUAL_RULES = frozenset(
     {"0: from all lookup local", "32766: from all lookup main", "32767: from all lookup default"}
 )
-_NEEDED_RULES = ("0: from all lookup local", "32766: from all lookup main")
 # Units in which logins by ssh, and what they start, may be.
-_UNITS = ("ssh.service", "sshd.service", "ssh@.service", "sshd@.service", "user@.service",
-          "*.slice")  # fmt: skip
+UNITS = ("ssh.service", "sshd.service", "ssh@.service", "sshd@.service", "user@.service",
+          "-.slice", "system.slice", "user.slice", "user-*.slice")  # fmt: skip
+_SPEAKS = ("IPAddressDeny=", "IPAddressAllow=")
 _UNIT_FOLDERS = ("etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system")
 # Words of `ip -d link` that say nothing of where packets go, with the number of their values.
 _DULL = {
@@ -155,16 +155,13 @@ def _own(words: list[str]) -> IPv4Interface | IPv6Interface | None:
 
 
 def _rules(ip: str, *, has_six: bool) -> list[str] | None:
-    """Those of both families but the kernel's own; of IPv6 with `-6` in front. One of the kernel's
-    own that is gone begins with `lacks`.
-    """
+    """Those of both families but the kernel's own; of IPv6 with `-6` in front."""
     found = []
     for family in ("", "-6") if has_six else ("",):
         told = _read([ip, *([family] if family else []), "rule", "show"])
         if told is None:
             return None
-        lines = [" ".join(line.split()) for line in told]
-        lines += [f"lacks {each}" for each in _NEEDED_RULES if each not in lines]
+        lines = (" ".join(line.split()) for line in told)
         found += [f"{family} {line}".strip() for line in lines if line not in _USUAL_RULES]
     return _told(found)
 
@@ -191,17 +188,17 @@ def _entries(links: Iterable[str]) -> list[str] | None:
 
 
 def denials(root: Path = Path("/")) -> Iterator[str]:
-    """`FILE:LINE IPAddressDeny=...` of the units in which logins may be: the kernel then drops what
-    their programs send to such addresses, and what comes from there. Source:
-    systemd.resource-control(5).
+    """`FILE:LINE IPAddressDeny=...`, and what is allowed in spite of it, of the units in which
+    logins may be: the kernel drops what their programs send to such addresses, and what comes from
+    there. Source: systemd.resource-control(5).
     """
     for folder in _UNIT_FOLDERS:
-        for unit in _UNITS:
+        for unit in UNITS:
             own = [*(root / folder).glob(unit), *(root / folder).glob(f"{unit}.d/*.conf")]
             for path in sorted(own):
                 lines = enumerate(text(path).splitlines(), start=1)
                 yield from (f"{path}:{number} {line.strip()}" for number, line in lines
-                            if line.strip().startswith("IPAddressDeny="))  # fmt: skip
+                            if line.strip().startswith(_SPEAKS))  # fmt: skip
 
 
 def _read(argv: list[str]) -> list[str] | None:

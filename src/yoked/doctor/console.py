@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yoked.agent.settings import EACH, SETTINGS
+from yoked.agent.tables import UNITS
 from yoked.doctor.repairs.base import repair, template
 from yoked.doctor.repairs.startfiles import leave_out_line
 from yoked.records.examination import BrokenLink, Fix, SshFailure
@@ -274,9 +275,9 @@ LINKS = {
     ),
     WORKS: Link(
         "a login of {user} works on the host itself, and of what packets from afar meet there some "
-        "was looked at, which is in order: the rule for the table main, settings of the kernel, "
-        "IPAddressDeny of units, rules that write into data. Not judged: rules that drop, routes, "
-        "what lies between",
+        "was looked at, as far as `ip` and `nft` are installed, and is in order: the rule for the "
+        "table main, settings of the kernel, IPAddressDeny of units, rules that write into data. "
+        "Not judged: rules that drop, routes, what lies between",
         template("nft list ruleset; ip rule; ip route; cat /etc/hosts.deny    only look"),
         by_hand=True,
     ),
@@ -293,7 +294,14 @@ def script(user: str, key: str = "", port: int | None = None, mark: str = "") ->
         for each in SETTINGS
         if _HOLDS_BACK.intersection(each.harms) and EACH not in each.name and " " not in each.usual
     )
-    known = {"user": user, "key": key, "port": port or "", "mark": mark, "bounds": bounds}
+    known = {
+        "user": user,
+        "key": key,
+        "port": port or "",
+        "mark": mark,
+        "bounds": bounds,
+        "units": " ".join(UNITS),
+    }
     head = "\n".join(f"{name}={quoted(value)}" for name, value in known.items())
     return f"{head}\n{_say()}\n{_SCRIPT.read_text(encoding='utf-8')}"
 

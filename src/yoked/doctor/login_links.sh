@@ -331,10 +331,10 @@ while read -r name least most usual; do
 done << END
 $(echo "$bounds" | tr , '\n')
 END
-for units in "$etc/systemd/system" "$run/systemd/system" "$YOKED_ROOT/usr/lib/systemd/system"; do
-    for unit in ssh.service sshd.service ssh@.service sshd@.service user@.service '*.slice'; do
-        # The pattern is to be many files.
-        where=$(grep -nHs '^[[:space:]]*IPAddressDeny=.' "$units"/$unit "$units"/$unit.d/*.conf | head -n 1)
+for above in "$etc/systemd/system" "$run/systemd/system" "$YOKED_ROOT/usr/lib/systemd/system"; do
+    for unit in $units; do
+        # A unit may be a pattern.
+        where=$(grep -nHs '^[[:space:]]*IPAddressDeny=.' "$above"/$unit "$above"/$unit.d/*.conf | head -n 1)
         place=${where#*:}
         [ -z "$where" ] || no unit-denies "${place#*:}" "${where%%:*}" "${place%%:*}"
     done

@@ -89,7 +89,7 @@ class Tokens:
 _SILENT = ("counter", "log", "notrack", "masquerade")
 _COUNTED = 4
 _PAIRS = ("prefix", "level", "group", "flags", "snaplen", "comment")
-# Of other protocols than TCP.
+# Of other protocols than TCP and ICMPv6.
 _OTHERS = ("udp", "icmp", "arp", "sctp", "dccp", "esp", "ah", "udplite", "igmp")
 # The names of its protocol, and the number of each type.
 _NEIGHBOURS = ("ipv6-icmp", "icmpv6", "58")
@@ -110,9 +110,10 @@ def holds(tokens: Tokens, packet: Packet, direction: str, *, tracks: bool) -> bo
     if first in _PAIRS:
         tokens.take(2)
         return True
-    if first in _OTHERS or (first in ("ip", "ip6") and (first == "ip6") != packet.is_six):
+    others = ("tcp", "th") if packet.asks_card else ("icmpv6",)
+    if first in (*_OTHERS, *others):
         return False
-    if first == ("tcp" if packet.asks_card else "icmpv6") or (first == "th" and packet.asks_card):
+    if first in ("ip", "ip6") and (first == "ip6") != packet.is_six:
         return False
     if first == "meta" and second in _INTERFACES:
         tokens.take()

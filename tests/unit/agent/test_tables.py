@@ -146,7 +146,11 @@ def test_a_card_is_busy_only_with_much_in_the_time_between_two_readings() -> Non
 def test_what_units_deny_is_told_with_its_place(tmp_path: Path) -> None:
     folder = tmp_path / "etc/systemd/system/ssh.service.d"
     folder.mkdir(parents=True)
-    (folder / "guest.conf").write_text("[Service]\n IPAddressDeny=192.168.77.1\n")
+    denied = "[Service]\n IPAddressDeny=192.168.77.1\nIPAddressAllow=10.0.0.0/8\n"
+    (folder / "guest.conf").write_text(denied)
     (folder / "restart.conf").write_text("[Service]\nRestart=always\n")
 
-    assert list(tables.denials(tmp_path)) == [f"{folder}/guest.conf:2 IPAddressDeny=192.168.77.1"]
+    assert list(tables.denials(tmp_path)) == [
+        f"{folder}/guest.conf:2 IPAddressDeny=192.168.77.1",
+        f"{folder}/guest.conf:3 IPAddressAllow=10.0.0.0/8",
+    ]

@@ -293,8 +293,12 @@ def tiny_segments(system: System) -> None:
 
 
 def unit_denies(system: System) -> None:
-    (system.root / "etc/systemd/system/ssh.service.d").mkdir(parents=True)
-    system.write("etc/systemd/system/ssh.service.d/g.conf", "[Service]\nIPAddressDeny=10.0.0.0/8\n")
+    for name in ("machine.slice.d", "user-.slice.d"):
+        (system.root / "etc/systemd/system" / name).mkdir(parents=True)
+    # No login is in a container's.
+    system.write("etc/systemd/system/machine.slice.d/g.conf", "[Slice]\n\nIPAddressDeny=any\n")
+    denied = "[Slice]\nIPAddressDeny=10.0.0.0/8\n"
+    system.write("etc/systemd/system/user-.slice.d/g.conf", denied)
 
 
 def data_changed(system: System) -> None:

@@ -15,8 +15,11 @@ from tests.unit.doctor.builders import (
     OFF,
     PAIR,
     broken,
+    change,
     dial,
+    firewall,
     home,
+    interface,
     lines,
     only,
     told,
@@ -33,8 +36,8 @@ OUTPUT = INPUT.replace("input", "output")
 
 
 def with_macs(seen: Examination) -> Examination:
-    for name in MAC:
-        seen = told(seen, name, "health/links/eth0/mac", MAC[name])
+    for each in seen.hosts:
+        seen = told(seen, each.name, "health/links/eth0/mac", MAC[each.name])
     return seen
 
 
@@ -276,7 +279,7 @@ def test_that_no_rule_does_it_is_said_only_where_all_tables_were_read() -> None:
     unread = told(seen, "attic", "health/tables/entries", None)
     assert "not read: entries of attic" in only(unread).saw
     long = told(seen, "attic", "health/firewall/long", {"inet block bad": 100_000})
-    assert "neither has" not in only(long).saw
+    assert "nothing does it" not in only(long).saw
 
 
 def late(seen: Examination, time_s: float = 0.006) -> Examination:
@@ -531,37 +534,38 @@ def test_a_program_that_makes_packets_is_told_where_nothing_else_explains_the_si
     assert only(usual).check == "lost-between"
 
 
-@pytest.mark.parametrize(
-    ("table", "line", "command"),
-    [
-        (
-            "denials",
-            f"/etc/systemd/system/ssh.service.d/guest.conf:2 IPAddressDeny={ATTIC}",
-            (
-                "sed -i.yoked '2s/^/# /' /etc/systemd/system/ssh.service.d/guest.conf && systemctl "
-                "daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
-            ),
-        ),
-        (
-            "rules",
-            "lacks 32766: from all lookup main",
-            "ip rule add pref 32766 from all lookup main",
-        ),
-    ],
-    ids=["unit", "rule"],
-)
-def test_what_a_host_denies_or_lacks_is_named_with_the_line_that_heals(
-    table: str, line: str, command: str
-) -> None:
-    seen = silent(home(), ("garage", "attic"))
-    seen = told(seen, "garage", f"health/tables/{table}", [line])
-    if table == "rules":
-        seen = told(seen, "garage", f"health/routes/{ATTIC}", {"error": "ENETUNREACH"})
+def test_an_address_with_the_label_of_another_interface_gets_its_own() -> None:
+    seen = home(PAIR)
+    first, *_ = seen.host("garage").interfaces
+    seen = change(seen, "garage", interfaces=(first, interface("eth0:1", GARAGE, 24)))
+    kept = tuple(each for each in seen.dials if "garage" not in (each.source, each.target))
+    seen = replace(seen, dials=kept, world=None)
 
-    found = only(seen)
+    found = only(told(seen, "garage", "health/links/eth0", {"up": True, "carrier": True}))
 
-    assert (found.check, found.hosts) == ("dial-failed", ("garage",))
-    assert [each.command for each in found.fix] == [command]
+    assert (found.check, found.hosts) == ("no-address", ("garage",))
+    assert "bears the label eth0:1" in found.saw
+    (fix,) = found.fix
+    meanwhile, own = f"{GARAGE}/32 dev eth0", f"{GARAGE}/24 dev eth0"
+    between = f"ip address add {meanwhile} && ip address del {own} && ip address add {own} brd +"
+    assert fix.command == f"{between} && ip address del {meanwhile}"
+    assert undone(fix) == f"{between} label eth0:1 && ip address del {meanwhile}"
+
+
+def test_a_program_that_makes_a_forbidding_route_again_is_ended_first() -> None:
+    seen = told(
+        silent(home(), ("garage", "attic")), "garage", f"health/routes/{ATTIC}/error",
+        "EHOSTUNREACH",
+    )  # fmt: skip
+    loop = {"pid": 77, "command": "portsentry", "words": "ip route", "changes": ["routes"]}
+
+    found = only(told(seen, "garage", "health/writers", {"managers": [], "loops": [loop]}))
+
+    assert (found.check, found.hosts) == ("forbidden-route", ("garage",))
+    assert "again and again by the program `portsentry` (process 77)" in found.saw
+    assert "kill 77" in found.fix[0].command
+    assert found.fix[1].command.startswith(f"ip route replace {ATTIC}")
+    assert "again and again" not in only(seen).saw
 
 
 def test_a_macvlan_that_hears_listed_cards_alone_is_named_where_a_card_is_not_listed() -> None:
@@ -579,22 +583,129 @@ def test_a_macvlan_that_hears_listed_cards_alone_is_named_where_a_card_is_not_li
     assert only(has_it).check == "lost-between"
 
 
+def test_a_firewall_that_nobody_could_read_stays_blamed_before_what_may_make_packets() -> None:
+    raw = [{"pid": 77, "command": "dhclient"}]
+    seen = silent(home(), ("garage", "attic"))
+    seen = told(seen, "attic", "health/firewall", firewall("ufw"))
+    seen = told(seen, "study", "health/writers", {"managers": [], "loops": [], "raw": raw})
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("firewall-drop", ("attic",))
+
+
+def test_an_address_that_is_not_used_is_taken_and_given_again() -> None:
+    line = f"eth0 inet {GARAGE}/24 scope global dadfailed tentative"
+    seen = in_table(silent(home(), ("attic", "garage")), "garage", addresses=[line])
+
+    own = f"{GARAGE}/24 dev eth0"
+    assert lines(only(seen)) == [("garage", f"ip address del {own} && ip address add {own}")]
+
+
+def without_cards(rule: str, policy: str = "accept") -> Examination:
+    """Two hosts whose link is of IPv6, and rules of the first for what comes in."""
+    own = {"attic": "fd00::1", "garage": "fd00::2"}
+    seen = home(PAIR)
+    for name in PAIR:
+        there = own["garage" if name == "attic" else "attic"]
+        first, *_ = seen.host(name).interfaces
+        cards = (interface("eth0", own[name], 64), interface("eth1", ADDRESS[name], 24))
+        wanted = {**seen.host(name).wanted, "address": own[name]}
+        seen = change(seen, name, interfaces=(first, *cards), wanted=wanted)
+        way = {"source": own[name], "interface": "eth0", "error": None, "neighbour": "failed"}
+        seen = told(seen, name, f"health/routes/{there}", way)
+    dials = tuple(
+        replace(each, address=own[each.target], source_address=own[each.source])
+        for each in seen.dials
+    )
+    begin = INPUT.replace("accept", policy)
+    rules = ["table ip6 quiet {", "chain in {", begin, rule, "}", "}"]
+    seen = silent(replace(seen, dials=dials), ("attic", "garage"), ("garage", "attic"))
+    return told(seen, "attic", "health/firewall", {**OFF, "ruleset": rules, "readers": []})
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy"),
+    [
+        ("meta l4proto ipv6-icmp drop", "accept"),
+        ("icmpv6 type nd-neighbor-advert drop", "accept"),
+        ("ct state established,related accept", "drop"),
+    ],
+)
+def test_a_firewall_without_icmpv6_is_why_cards_are_not_found(rule: str, policy: str) -> None:
+    found = only(without_cards(rule, policy))
+
+    assert (found.check, found.hosts) == ("firewall-drop", ("attic",))
+    assert "from asking for each other's network cards" in found.saw
+    (fix,) = found.fix
+    assert fix.command == (
+        "nft insert rule ip6 quiet in icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }' "
+        "accept comment yoked"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy"),
+    [
+        ("icmpv6 type echo-request drop", "accept"),
+        ("icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept", "drop"),
+        # Nobody can tell whether they have it.
+        ("ip6 hoplimit 255 meta l4proto ipv6-icmp accept", "drop"),
+    ],
+)
+def test_a_firewall_that_may_let_cards_be_found_is_not_blamed_for_it(
+    rule: str, policy: str
+) -> None:
+    assert "network cards" not in "".join(
+        each.saw for each in findings_of(without_cards(rule, policy))
+        if each.check == "firewall-drop"
+    )  # fmt: skip
+
+
 def test_rules_for_what_is_handed_on_count_where_a_bridge_has_them_see_its_packets() -> None:
-    forward = [
-        "table ip filter {", "chain FORWARD {",
-        "type filter hook forward priority filter; policy drop;", "tcp dport 22 accept", "}", "}",
-    ]  # fmt: skip
-    seen = silent(home(), ("attic", "garage"))
-    own = ["eth0 at vnet0 mtu 1500 veth", "vnet0 at eth0 mtu 1500 master br0 veth bridge_slave",
-           "br0 mtu 1500 bridge"]  # fmt: skip
-    seen = told(seen, "garage", "health/tables/links", own)
-    seen = told(seen, "garage", "health/firewall", {**OFF, "ruleset": forward, "readers": []})
+    policy = INPUT.replace("input", "forward").replace("accept", "drop")
+    rules = ["table ip filter {", "chain FORWARD {", policy, "tcp dport 22 accept", "}", "}"]
+    wall = {**OFF, "ruleset": rules, "readers": [], "tools": ["nft", "iptables"]}
+    seen = told(bridged(silent(home(), ("attic", "garage"))), "garage", "health/firewall", wall)
     asked = told(seen, "garage", "health/settings", {"net/bridge/bridge-nf-call-iptables": "1"})
 
     found = only(asked)
 
     assert (found.check, found.hosts) == ("firewall-drop", ("garage",))
     assert "policy drop" in found.saw
-    made = "nft insert rule ip filter FORWARD ip saddr"
-    assert found.fix[0].command == f"{made} {ATTIC} accept comment yoked"
+    assert found.fix[0].command == f"iptables -I FORWARD -s {ATTIC} -j ACCEPT"
     assert only(seen).check == "lost-between"
+
+
+GUEST = f"/etc/systemd/system/ssh.service.d/guest.conf:2 IPAddressDeny={ATTIC}"
+ALLOW = "/etc/systemd/system/ssh.service.d/guest.conf:3 IPAddressAllow=192.168.1.0/24"
+
+
+def test_a_unit_that_may_not_speak_to_a_peer_is_named_with_its_line() -> None:
+    seen = silent(home(), ("garage", "attic"))
+    denied = told(seen, "garage", "health/tables/denials", [GUEST])
+    withheld = told(denied, "garage", f"health/routes/{ATTIC}/sending", "EPERM")
+
+    for found in (only(denied), only(withheld)):
+        assert (found.check, found.hosts) == ("dial-failed", ("garage",))
+        assert "guest.conf, line 2" in found.saw
+        (fix,) = found.fix
+        assert fix.command == (
+            "sed -i.yoked '2s/^/# /' /etc/systemd/system/ssh.service.d/guest.conf && systemctl "
+            "daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
+        )
+    # What is allowed counts first.
+    both = told(seen, "garage", "health/tables/denials", [GUEST, ALLOW])
+    assert only(both).check == "lost-between"
+
+
+def test_what_a_kernel_keeps_back_though_no_rule_does_is_no_work_for_its_firewall() -> None:
+    seen = told(silent(home()), "garage", f"health/routes/{ATTIC}/sending", "EPERM")
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("firewall-out", ("garage",))
+    assert "none of its rules does it" in found.saw
+    (fix,) = found.fix
+    assert fix.by_hand
+    assert "bpftool cgroup tree" in fix.command

@@ -27,6 +27,7 @@ _USUAL_PORTS = (32_768, 60_999)
 _NO_KEY = "ESRCH"
 _HOME = "127.0.0.1"
 _ANY = (1, 65_535)
+_CARD_TYPES = ("nd-neighbor-solicit", "nd-neighbor-advert")
 # Over a wire a refusal takes longer.
 _AT_ONCE_S = 0.0005
 
@@ -50,9 +51,10 @@ class Blame:
     proven: bool = True
 
     @property
-    def named(self) -> bool:
-        """Whether it is known what does it there."""
-        return self.proven and bool(self.found or self.ipsec or self.by_library)
+    def withheld(self) -> bool:
+        """Whether its kernel says that it did not send, and nothing is known that does it."""
+        known = self.found or self.ipsec or self.by_library
+        return self.proven and self.direction == "out" and not known
 
 
 @dataclass(frozen=True)
@@ -109,22 +111,29 @@ def blame(link: Link) -> Blame | None:
 
 def blame_for_silent_cards(link: Link) -> Blame | None:
     """The rule of either host that keeps them from asking each other for their network cards."""
-    own, other = str(link.source_address), link.address
-    if ":" not in other:
-        for host in (link.target, link.source):
-            if found := cards_refused(part(host, "firewall")):
-                return Blame(host.name, "in", found=tuple(found))
+    if ":" in link.address:
+        for place in _card_passages(link):
+            found = refusals(part(place.host, "firewall"), place.packet, place.direction)
+            # What only may refuse them is there on many hosts, and lets them pass.
+            if found and found[0].sure:
+                return place.blame(found)
         return None
-    ends = ((link.source, own, link.target, other), (link.target, other, link.source, own))
-    for first, mine, second, theirs in ends:
-        for asks in ("nd-neighbor-solicit", "nd-neighbor-advert"):
-            places: tuple[tuple[HostSeen, Direction], ...] = ((first, "out"), (second, "in"))
-            for place, direction in places:
-                packet = Packet(mine, theirs, _ANY, _ANY, _interface(link, place), asks_card=asks)
-                rules = refusals(part(place, "firewall"), _through(packet, place), direction)
-                if rules:
-                    return Blame(place.name, direction, found=tuple(rules))
+    for host in (link.target, link.source):
+        if found := cards_refused(part(host, "firewall")):
+            return Blame(host.name, "in", found=tuple(found))
     return None
+
+
+def _card_passages(link: Link) -> Iterator[_Passage]:
+    """Where the questions for network cards of IPv6 pass, and the answers to them."""
+    own, other = str(link.source_address), link.address
+    ways = ((link.source, own, link.target, other), (link.target, other, link.source, own))
+    for asks in _CARD_TYPES:
+        for sender, mine, getter, theirs in ways:
+            sides: tuple[tuple[HostSeen, Direction], ...] = (sender, "out"), (getter, "in")
+            for host, direction in sides:
+                packet = Packet(mine, theirs, _ANY, _ANY, _interface(link, host), asks_card=asks)
+                yield _Passage(host, direction, _through(packet, host), theirs)
 
 
 def blame_by_rules(seen: Examination, dial: Dial, words: re.Pattern[str]) -> Iterator[Blame]:

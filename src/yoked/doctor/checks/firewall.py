@@ -232,6 +232,8 @@ def _let_out(group: Group) -> Iterator[Fix]:
             yield by_hand(
                 name, "`sudo ip xfrm policy` shows which VPN's it is: start that VPN, or remove it"
             )
+    elif group.proven and _only_rule(group) == _NONE:
+        yield by_hand(name, "`tc -s qdisc; sudo bpftool cgroup tree` there shows what else drops")
     else:
         told = part(group.host, "firewall")
         yield from stop_first(group.host, "rules")[0]

@@ -30,7 +30,7 @@ from yoked.doctor.checks.query import (
     part,
     prefix_of,
 )
-from yoked.doctor.repairs.tables import drop_entry, lift_denial, put_back, take_again
+from yoked.doctor.repairs.tables import drop_entry, lift_denial, take_again
 from yoked.records.examination import Examination, Fix, HostSeen
 
 _MAIN, _LOCAL = 254, 255
@@ -129,17 +129,6 @@ def rules_before(host: HostSeen, peer: str, before: int) -> Iterator[Entry]:
             yield found.entry(host.name)
 
 
-def missing_rules(host: HostSeen, peer: str) -> Iterator[Entry]:
-    """The kernel's own rules that a host no longer has: it then asks their tables for no route."""
-    for line in part(host, "tables", "rules") or ():
-        is_six, bare = line.startswith("-6 "), line.removeprefix("-6 ")
-        rule = _Rule.of(bare.removeprefix("lacks ")) if bare.startswith("lacks ") else None
-        if rule is not None and is_six == (":" in peer):
-            family = ("-6",) if is_six else ()
-            fix = put_back(host.name, rule.pasted, ("ip", *family, "rule"))
-            yield Entry(host.name, f"`ip rule`, which lacks `{rule.line}`", (fix,))
-
-
 def _ip(address: str) -> tuple[str, ...]:
     return ("ip", "-6") if ":" in address else ("ip",)
 
@@ -231,21 +220,16 @@ class _Rule:
                 return False
         return self.value("oif") in (None, end.device)
 
-    @property
-    def pasted(self) -> list[str]:
-        """As `ip rule` takes it."""
-        return ["pref", str(self.place), *(word for word in self.words if word != "[detached]")]
-
     def entry(self, host: str) -> Entry:
         """The rule as something odd."""
+        words = ["pref", str(self.place), *(word for word in self.words if word != "[detached]")]
         family = ("-6",) if self.is_six else ()
-        fix = drop_entry(host, self.pasted, "ip", *family, "rule")
+        fix = drop_entry(host, words, "ip", *family, "rule")
         return Entry(host, f"the rule `{self.line}` of `ip rule`", (fix,))
 
 
 def _rules(end: End) -> Iterator[Entry]:
     """Rules that send some packets another way, or nowhere."""
-    yield from missing_rules(end.host, end.peer)
     routes = part(end.host, "tables", "routes")
     for line in end.lines("rules"):
         rule = _Rule.of(line)
@@ -283,16 +267,21 @@ def _addresses(end: End) -> Iterator[Entry]:
 
 
 def _denials(end: End) -> Iterator[Entry]:
-    """A unit whose programs may not speak with the other end."""
+    """A unit whose programs may not speak with the other end. What is allowed counts first."""
+    allowed = [line for line in part(end.host, "tables", "denials") or () if "Allow=" in line]
+    if any(_names(line, end.peer) for line in allowed):
+        return
     for line in end.lines("denials"):
         place, _, words = line.partition(" ")
         file, _, number = place.rpartition(":")
-        denied = words.partition("=")[2].split()
-        if number.isdecimal() and any(
-            each == "any" or _covers(each, end.peer) is not None for each in denied
-        ):
+        if number.isdecimal() and line not in allowed and _names(words, end.peer):
             fix = lift_denial(end.host.name, file, int(number))
             yield Entry(end.host.name, f"`{words}` ({file}, line {number})", (fix,))
+
+
+def _names(setting: str, address: str) -> bool:
+    values = setting.partition("=")[2].split()
+    return any(each == "any" or _covers(each, address) is not None for each in values)
 
 
 def _bridges(end: End) -> Iterator[Entry]:

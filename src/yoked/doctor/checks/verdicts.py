@@ -33,7 +33,6 @@ from yoked.doctor.checks.query import (
     mapping,
     part,
 )
-from yoked.doctor.checks.tables import missing_rules
 from yoked.doctor.firewalls import limits_rate
 from yoked.fleet.enclosed import enclosed_by
 from yoked.records.examination import Examination, HostSeen
@@ -72,12 +71,12 @@ def verdicts(seen: Examination) -> list[Verdict]:
 def _verdict(link: Link) -> Verdict:
     told = (rule(link) for rule in _RULES)
     found = next(filter(None, told), None) or Verdict("dial-failed", link.target.name, link)
-    guessed = found.blame is not None and not found.blame.named
-    if found.check in _UNEXPLAINED or guessed:
+    guessed = found.blame is not None and not found.blame.proven
+    withheld = found.blame is not None and found.blame.withheld
+    if found.check in _UNEXPLAINED or guessed or withheld:
         cause = cause_of(link.seen, link.failed, "silent")
         # That a kernel did not send is known without, and not why.
-        more = cause.kinds or found.blame is None or not found.blame.proven
-        if cause.host is not None and more:
+        if cause.host is not None and (cause.kinds or not withheld):
             return Verdict("dial-failed", cause.host, link)
     return found
 
@@ -184,9 +183,6 @@ def _route(way: Link) -> str | None:
         return None
     own = chosen_address(way.seen, way.source)
     neighbours = own is not None and in_network(way.source, own, way.address)
-    # Where no rule leads to them, all routes may be there.
-    if error == "ENETUNREACH" and any(missing_rules(way.source, way.address)):
-        return "dial-failed"
     if error in FORBIDDEN and (neighbours or error != "EHOSTUNREACH"):
         return "forbidden-route"
     return "no-route" if neighbours else "other-network"
@@ -281,8 +277,9 @@ def _odd(link: Link) -> Verdict | None:
     if link.failed.error not in ("ETIMEDOUT", "EHOSTUNREACH"):
         return None
     guilty, cause = blame(link), cause_of(link.seen, link.failed, "silent", known=True)
+    by_rule = guilty is not None and guilty.proven and (guilty.found or guilty.ipsec)
     # That it did not send is known without, and not why.
-    if (guilty is not None and guilty.named) or cause.host is None or not cause.kinds:
+    if by_rule or cause.host is None or not cause.kinds:
         return None
     return Verdict("dial-failed", cause.host, link)
 

@@ -42,18 +42,6 @@ def delete_entry(host: str, words: Sequence[str], program: Sequence[str], add: s
 
 
 @repair
-def put_back(host: str, words: Sequence[str], program: Sequence[str]) -> Fix:
-    """Put a line into a table that has lost it. program: with the object, as `ip rule`."""
-    return as_root(
-        host,
-        "{program} add {words}",
-        "{program} del {words}",
-        program=command_line(*program),
-        words=joined(" ", words),
-    )
-
-
-@repair
 def take_again(host: str, words: Sequence[str], program: Sequence[str]) -> Fix:
     """Take an address that is not used, and give it again: the kernel asks anew whether anybody
     has it.
