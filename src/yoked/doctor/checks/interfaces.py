@@ -243,7 +243,7 @@ def no_address(seen: Examination) -> Iterator[Match]:
         off = at(link, "up") is False or at(link, "carrier") is False
         lacks = link is not None and not off and wanted not in own_interfaces(host)
         if lacks and not _OWN_BRIDGE.fullmatch(wanted):
-            if (labelled := _labelled(host, wanted)) is not None:
+            if labelled := _labelled(host, wanted):
                 yield labelled
                 continue
             rule, first = _no_six(seen, host, wanted)

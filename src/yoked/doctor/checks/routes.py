@@ -10,7 +10,7 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.duplicates import give_back
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
-from yoked.doctor.checks.path import cause_of, packet_makers, stop_first
+from yoked.doctor.checks.path import cause_of, stop_first
 from yoked.doctor.checks.query import (
     address_of,
     addresses,
@@ -37,9 +37,8 @@ from yoked.doctor.repairs.network import (
     set_route_source,
 )
 from yoked.doctor.repairs.system import sysctl
-from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.records.examination import Examination, Fix
 from yoked.records.shell import listed_words, shell_line
-from yoked.units import listed
 
 AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
 
@@ -112,7 +111,7 @@ def forbidden_route(seen: Examination) -> Iterator[Match]:
         errors = (part(group.host, "routes", each, "error") for each in group.peer_addresses)
         error = str(next(filter(None, errors), "EINVAL"))
         taken = _asked_first(group)
-        ends, rule = _made_by(group.host, seen)
+        ends, rule = stop_first(group.host, "routes", "rules")
         yield group.match(
             *ends,
             *_routes_to_peers(group),
@@ -123,16 +122,6 @@ def forbidden_route(seen: Examination) -> Iterator[Match]:
             taken=taken,
             prohibit=FORBIDDEN.get(error, "prohibit"),
         )
-
-
-def _made_by(host: HostSeen, seen: Examination) -> tuple[tuple[Fix, ...], str]:
-    """(what ends the program that may make routes again, the end of a sentence)."""
-    ends, rule = stop_first(host, "routes", "rules")
-    if ends:
-        return ends, rule
-    found = list(packet_makers(seen, host))
-    words = f"; perhaps made again by {listed(each for each, _ in found)}" if found else ""
-    return tuple(fix for _, fix in found), words
 
 
 def _routes_to_peers(group: Group) -> Iterator[Fix]:

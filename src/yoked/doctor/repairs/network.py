@@ -74,16 +74,14 @@ def relabel_address(host: str, address: str, prefix: int, interface: str, label:
 
     Meanwhile it is there with another prefix: with its last address an interface loses its routes.
     """
-    own = _on_device(address, prefix, interface)
-    meanwhile = _on_device(address, 32 if prefix != 32 else 31, interface)
     return as_root(
         host,
         "ip address add {meanwhile} && ip address del {own} && ip address add {own} brd + && "
         "ip address del {meanwhile}",
-        "ip address add {meanwhile} && ip address del {own} && "
-        "ip address add {own} brd + label {label} && ip address del {meanwhile}",
-        own=own,
-        meanwhile=meanwhile,
+        "ip address add {meanwhile} && ip address del {own} && ip address add {own} brd + "
+        "label {label} && ip address del {meanwhile}",
+        own=_on_device(address, prefix, interface),
+        meanwhile=_on_device(address, 32 if prefix != 32 else 31, interface),
         label=label,
     )
 
