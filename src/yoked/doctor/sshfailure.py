@@ -39,10 +39,15 @@ _KEY_OPTIONS = re.compile(r"^debug1: Remote: (/\S+:\d+): key options:.* command\
 EXECUTED = re.compile(r"^debug1: Executing command: '(.*)'$", re.MULTILINE)
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _Table = tuple[tuple[str, SshKind, str], ...]
+# What comes is not what was sent.
+_ALTERED = (
+    r"incorrect signature|Corrupted MAC on input|Bad packet length|"
+    r"message authentication code incorrect"
+)
 # What ssh says, with the kind and the cause; the first that fits.
 _OF_SSH: _Table = (
     (r"^(?P<about>[/~][^:\n]*): line \d+: Bad configuration option", "other", "config"),
-    (r"incorrect signature|Corrupted MAC on input|Bad packet length", "other", "altered"),
+    (_ALTERED, "other", "altered"),
     (r"marked as revoked", "host-key", "revoked"),
     (OFFER.pattern, "other", "no-match"),
     (r"Too many authentication failures", "denied", "too-many"),

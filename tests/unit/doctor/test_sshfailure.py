@@ -70,6 +70,13 @@ def test_what_ssh_says_has_its_kind(said: str, kind: str) -> None:
     assert failure.fix
 
 
+@pytest.mark.parametrize("what", ["incorrect signature", "message authentication code incorrect"])
+def test_what_arrives_otherwise_than_it_was_sent_is_looked_for_in_rules(what: str) -> None:
+    failure = ended(f"ssh_dispatch_run_fatal: Connection to 192.168.1.11 port 22: {what}")
+
+    assert (failure.kind, failure.cause) == ("other", "altered")
+
+
 REVOKED = (
     "@       WARNING: REVOKED HOST KEY DETECTED!               @\n"
     "The ED25519 host key for attic is marked as revoked.\n"

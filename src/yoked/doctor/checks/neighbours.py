@@ -197,8 +197,8 @@ def router_between(seen: Examination) -> Iterator[Match]:
     severity="error",
     saw="{names:list} count each other to their network, but one asks for the other's network card "
     "and gets no answer: {evidence}",
-    why="they do not hear each other, and nothing that was read of them does it: often a cable, a "
-    "switch, or two networks with the same numbers",
+    why="they do not hear each other, and nothing that was read of them surely does it: often a "
+    "cable, a switch, or two networks with the same numbers",
     symptom="`No route to host` after three seconds.",
     cause="Nothing answers on the wire: cable, switch, VLAN, or two networks that have the "
     "same numbers (192.168.1.0/24 at home and at work).",
