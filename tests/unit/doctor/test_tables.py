@@ -568,6 +568,18 @@ def test_a_program_that_makes_a_forbidding_route_again_is_ended_first() -> None:
     assert "again and again" not in only(seen).saw
 
 
+@pytest.mark.parametrize(
+    "table", ["routes", "rules", "addresses", "neighbours", "entries", "links"]
+)
+@pytest.mark.parametrize("line", ["", "local", "dev", f"{MAC['attic']} dev", "unicast dev"])
+def test_a_damaged_line_of_a_table_is_passed_over(table: str, line: str) -> None:
+    seen = silent(home(), ("garage", "attic"))
+
+    found = only(in_table(seen, "garage", **{table: [line]}))
+
+    assert (found.check, found.saw) == (only(seen).check, only(seen).saw)
+
+
 def test_a_macvlan_that_hears_listed_cards_alone_is_named_where_a_card_is_not_listed() -> None:
     seen = silent(home(), ("attic", "garage"))
     listed = f"eth0 at lan0 mtu 1500 macvlan remotes (1) {MAC['study']} bcqueuelen 1000"

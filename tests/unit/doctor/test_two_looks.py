@@ -80,6 +80,13 @@ def test_two_names_of_one_machine_do_not_share_a_home() -> None:
     assert "small-launch" not in {each.check for each in findings_of(one)}
 
 
+def test_a_cache_that_hosts_share_is_no_trouble() -> None:
+    seen = told(home(), "garage", "health/folders/cache/mark", "0123456789ab")
+    seen = told(seen, "attic", "health/folders/cache/beside", ["0123456789ab"])
+
+    assert findings_of(seen) == findings_of(home())
+
+
 def test_a_start_file_that_is_slow_by_itself_waits_for_no_other_login() -> None:
     command = {"file": "/home/ada/.bashrc", "line": 1, "words": "sleep 5"}
     seen = told(home(), "garage", "health/launch", {"login": {"how": "waits", "command": command}})

@@ -92,9 +92,11 @@ def _shared(seen: Examination) -> Iterator[Match]:
 
 
 def _met(host: HostSeen, other: HostSeen) -> str | None:
-    """A folder of a host in which it saw a file of another one; None: in none."""
-    marks = {each.get("mark") for each in folders_of(other, "state", "cache").values()} - {None}
-    for name, folder in folders_of(host, "state", "cache").items():
+    """The folder of a host's jobs, if it saw a file of another one there. What a cache has lies by
+    its hash, and may be shared.
+    """
+    marks = {each.get("mark") for each in folders_of(other, "state").values()} - {None}
+    for name, folder in folders_of(host, "state").items():
         if marks & {*(folder.get("beside") or ())}:
             return place_of({name: folder})
     return None

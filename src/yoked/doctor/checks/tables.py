@@ -7,7 +7,7 @@ what these very packets meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
@@ -108,8 +108,7 @@ def taken_for_own(host: HostSeen, address: str) -> tuple[str, Fix] | None:
     deletes it; None: there is none.
     """
     own = {each for _, each, _ in addresses(host)}
-    for line in part(host, "tables", "routes") or ():
-        words = line.split()
+    for line, words in _split(part(host, "tables", "routes")):
         if words[0] == "local" and address not in own and _covers(words[1], address) is not None:
             return line, _drop_route(host.name, words, address)
     return None
@@ -117,8 +116,16 @@ def taken_for_own(host: HostSeen, address: str) -> tuple[str, Fix] | None:
 
 def taken_addresses(host: HostSeen) -> list[str]:
     """The single addresses that a host takes for its own by a route alone."""
-    lines = [line.split() for line in part(host, "tables", "routes") or ()]
-    return [words[1] for words in lines if words[0] == "local" and address_of(words[1]) is not None]
+    lines = _split(part(host, "tables", "routes"))
+    found = (words[1] for _, words in lines if words[0] == "local")
+    return [address for address in found if address_of(address) is not None]
+
+
+def _split(lines: Iterable[str] | None) -> Iterator[tuple[str, list[str]]]:
+    """Lines with their words, of which those of a table have two at least."""
+    for line in lines or ():
+        if len(words := line.split()) > 1:
+            yield line, words
 
 
 def rules_before(host: HostSeen, peer: str, before: int) -> Iterator[Entry]:
@@ -174,8 +181,7 @@ def _routes(end: End) -> Iterator[Entry]:
     taken = f"{at(way, 'network')}/{at(way, 'prefix')}"
     least = prefix_of(end.host, end.own) or 0
     near = in_network(end.host, end.own, end.peer)
-    for line in end.lines("routes"):
-        words = line.split()
+    for line, words in _split(end.lines("routes")):
         prefix = _covers(words[1], end.peer)
         if prefix is None or (near and prefix < least):
             continue
@@ -244,8 +250,7 @@ def _rules(end: End) -> Iterator[Entry]:
 
 def _leads_away(routes: Sequence[str], table: str, end: End) -> bool:
     """Whether a table has a way to the other end that is not that of the link."""
-    for line in routes:
-        words = line.split()
+    for line, words in _split(routes):
         if f" table {table} " not in f"{line} ":
             continue
         if words[1] == "default" or _covers(words[1], end.peer) is not None:
@@ -256,8 +261,7 @@ def _leads_away(routes: Sequence[str], table: str, end: End) -> bool:
 
 def _addresses(end: End) -> Iterator[Entry]:
     """An address of the run in a state in which it is not used."""
-    for line in end.lines("addresses"):
-        words = line.split()
+    for line, words in _split(end.lines("addresses")):
         device, own = words[0], words[2].partition("/")[0] if len(words) > 2 else ""
         if own != end.own or device.partition(":")[0] != end.device:
             continue
@@ -288,11 +292,10 @@ def _bridges(end: End) -> Iterator[Entry]:
     """A bridge that was told at which of its ports the other end is."""
     cards = {str(mac).lower() for each in mapping(part(end.other, "links")).values()
              if (mac := at(each, "mac"))}  # fmt: skip
-    for line in end.lines("entries"):
-        words = line.split()
-        if words[0].lower() not in cards or "dev" not in words:
+    for line, words in _split(end.lines("entries")):
+        port = next(iter(values(words, "dev")), None)
+        if words[0].lower() not in cards or port is None:
             continue
-        port = words[words.index("dev") + 1]
         vlan = [word for each in values(words, "vlan") for word in ("vlan", each)]
         where = ["self"] if "self" in words else ["master"]
         flags = [word for word in ("static", "sticky", "extern_learn") if word in words]
