@@ -40,7 +40,7 @@ _ZOMBIE_OF = re.compile(r"^State:\tZ.*^PPid:\t(\d+)", re.DOTALL | re.MULTILINE)
 
 
 def answer_small_launch(call: Call) -> dict[str, Any]:
-    """What is not as it should be; nothing of what is.
+    """What is wrong with the steps of a launch; empty: nothing is.
 
     login {how, command}: a second login "waits" at a command of a start file, or one "blocks", by
     leaving standard streams such that nobody waits for them. failed: the last words of what should
@@ -94,7 +94,7 @@ def _is_silent(without: Collection[str]) -> bool:
 
 
 def _adopter(orphan: int) -> dict[str, Any] | None:
-    """Whose child a program is that has ended and stays; None: it has been waited for."""
+    """The parent that does not wait for a program that has ended; None: it was waited for."""
     until_s = time.monotonic() + _REAPED_S
     while found := _ZOMBIE_OF.search(text(Path(f"/proc/{orphan}/status"))):
         if time.monotonic() > until_s:

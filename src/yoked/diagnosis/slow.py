@@ -116,13 +116,18 @@ def _figure(slow: Cause, name: str) -> float:
 
 
 def _lasts(history: RunHistory, slow: Cause) -> bool:
-    """Whether what is not plain has been so for long, with short breaks at most."""
-    doubt, now_s = history.doubt, history.now_s
-    goes_on = doubt is not None and now_s - doubt.last_s <= _BREAK_S
-    if doubt is None or not goes_on or not _is_of_same(doubt.cause, slow):
+    """Whether a cause that is not plain has lasted long enough. Short breaks do not count."""
+    doubt, now_s = _open_doubt(history), history.now_s
+    if doubt is None or not _is_of_same(doubt.cause, slow):
         doubt = Doubt(slow, now_s, now_s)
     history.doubt = replace(doubt, last_s=now_s)
     return now_s - doubt.since_s >= _DOUBT_S
+
+
+def _open_doubt(history: RunHistory) -> Doubt | None:
+    """The doubt that was seen lately."""
+    doubt = history.doubt
+    return doubt if doubt is not None and history.now_s - doubt.last_s <= _BREAK_S else None
 
 
 def _is_of_same(one: Cause, other: Cause) -> bool:
@@ -194,9 +199,8 @@ def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: fl
 
 def slow_hosts(history: RunHistory, told: Iterable[Cause]) -> set[int]:
     """Hosts whose processor is slow for a rank, as these causes tell or may tell soon."""
-    doubt = history.doubt
-    lately = doubt is not None and history.now_s - doubt.last_s <= _BREAK_S
-    suspected = [doubt.cause] if doubt is not None and lately else []
+    doubt = _open_doubt(history)
+    suspected = [] if doubt is None else [doubt.cause]
     slow = (cause for cause in (*told, *suspected) if cause.code == "cpu-slow")
     return {node for cause in slow for node in cause.nodes}
 
