@@ -73,7 +73,8 @@ def test_one_process_is_stopped_and_goes_on(acts: Any) -> None:
         program.kill()
 
     assert (seen, others) == ("T", "passed")
-    assert healed == "S"
+    # It runs again: it may not have got back to its wait yet.
+    assert healed in {"S", "R"}
 
 
 def test_stopping_a_process_that_is_not_there_changes_nothing(acts: Any) -> None:
