@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -241,3 +244,22 @@ def test_a_cancel_of_no_call_is_passed_over(controller: Controller, number: Any)
     controller.ask(1, "echo")
 
     assert controller.next()[0]["id"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
+def test_calls_at_once_need_few_addresses() -> None:
+    words = [sys.executable, "-m", "yoked.agent", "serve", "token"]
+    calls = range(1, 13)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == b"yoked-agent token\n"
+        limit = (200 << 20, 200 << 20)
+        resource.prlimit(agent.pid, resource.RLIMIT_AS, limit)
+
+        for number in calls:
+            args = {"argv": ["sleep", "0.5"]}
+            write_message(agent.stdin, {"id": number, "call": "run", "args": args})
+        answers = [read_message(agent.stdout) for _ in calls]
+
+    assert [each[0] for each in answers if each and "result" not in each[0]] == []
