@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +12,6 @@ from yoked.agent.calls import HANDLERS
 from yoked.agent.protocol import GREETING
 from yoked.agent.server import Server
 
-_STACK_BYTES = 2 << 20
 # mallopt(3), of glibc.
 _M_ARENA_MAX = -8
 
@@ -37,11 +34,13 @@ def serve_standard_streams(source: BinaryIO, token: str) -> None:
 
 
 def _spare_addresses() -> None:
-    """Each thread has 8 MB of addresses for its stack and 64 MB for what it allocates, unless told
-    otherwise: under `ulimit -v` an agent that answers ten calls at once would get no more.
+    """Have all threads allocate from one arena: glibc reserves 64 MB of addresses for each of them,
+    and under `ulimit -v` an agent that answers ten calls at once would get no more.
     """
-    threading.stack_size(_STACK_BYTES)
-    with contextlib.suppress(OSError, AttributeError):
+    # A Python that was built without libffi has no ctypes, and macOS no mallopt.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 

@@ -254,7 +254,8 @@ def test_calls_at_once_need_few_addresses() -> None:
         assert agent.stdin is not None
         assert agent.stdout is not None
         assert agent.stdout.readline() == b"yoked-agent token\n"
-        limit = (200 << 20, 200 << 20)
+        # 36 threads have stacks of 8 MB each; with arenas of 64 MB they would need 1.3 GB.
+        limit = (500 << 20, 500 << 20)
         resource.prlimit(agent.pid, resource.RLIMIT_AS, limit)
 
         for number in calls:
@@ -262,4 +263,17 @@ def test_calls_at_once_need_few_addresses() -> None:
             write_message(agent.stdin, {"id": number, "call": "run", "args": args})
         answers = [read_message(agent.stdout) for _ in calls]
 
-    assert [each[0] for each in answers if each and "result" not in each[0]] == []
+    told = [answer[0] for answer in answers if answer is not None]
+    assert sorted(each["id"] for each in told) == list(calls)
+    assert [each for each in told if "result" not in each] == []
+
+
+def test_an_agent_comes_up_without_ctypes() -> None:
+    act = "import sys; sys.modules['ctypes'] = None; import yoked.agent.__main__ as agent; "
+    act += "sys.exit(agent.main(['serve', 'token']))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", act], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, b"yoked-agent token\n"), done.stderr
