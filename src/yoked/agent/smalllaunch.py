@@ -40,7 +40,7 @@ _ZOMBIE_OF = re.compile(r"^State:\tZ.*^PPid:\t(\d+)", re.DOTALL | re.MULTILINE)
 
 
 def answer_small_launch(call: Call) -> dict[str, Any]:
-    """What is wrong with the steps of a launch; empty: nothing is.
+    """The faults that the steps of a launch have by name; an empty dict: they have none.
 
     login {how, command}: a second login "waits" at a command of a start file, or one "blocks", by
     leaving standard streams such that nobody waits for them. failed: the last words of what should
