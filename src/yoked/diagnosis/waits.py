@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from yoked.diagnosis.activity import activity_of, waits_in_backward
+from yoked.diagnosis.activity import activity_of, may_wait_in_cpp
 from yoked.diagnosis.history import RunHistory
 from yoked.diagnosis.vitals import RankVitals
 
@@ -54,8 +54,8 @@ def waits_of(history: RunHistory) -> dict[int, Wait]:
 
 
 def _computes(history: RunHistory, node: int, vitals: RankVitals) -> bool:
-    """Whether a rank in a backward pass used its CPU lately, or it is not known."""
-    if vitals.recorded is None or not waits_in_backward(vitals.recorded):
+    """Whether a rank that may wait in C++ used its CPU lately, or it is not known."""
+    if vitals.recorded is None or not may_wait_in_cpp(vitals.recorded):
         return False
     before = history.hosts[node].rank_before(vitals, history.now_s, _LOOK_BACK_S)
     return before is None or vitals.cpu_s - before[1].cpu_s > _IDLE_CORES * _LOOK_BACK_S

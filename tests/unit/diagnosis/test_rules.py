@@ -18,9 +18,10 @@ from tests.unit.diagnosis.made_up import (
     recorded,
 )
 
+from yoked.diagnosis.activity import activity_of
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.rules import causes
-from yoked.diagnosis.vitals import Ended, Frame, RankVitals, Vitals
+from yoked.diagnosis.vitals import Ended, Flight, Frame, Group, RankVitals, Vitals
 from yoked.diagnosis.words import words_of
 
 # Age of what began just after the look before.
@@ -402,6 +403,101 @@ def test_a_rank_that_computes_a_long_backward_pass_waits_for_nobody() -> None:
 
     with pytest.raises(AssertionError, match="nothing was told"):
         first_told(look)
+
+
+# torch 2.13: DDP sends its buffers in C++ called here, and wait() of a work or future is in C.
+IN_BUFFERS = Frame("/v/site-packages/torch/nn/parallel/distributed.py", 2363, "_distributed_bro")
+AT_A_WORK = Frame("/v/site-packages/nanochat/optim.py", 300, "step")
+
+
+@pytest.mark.parametrize("frame", [IN_BUFFERS, AT_A_WORK])
+def test_a_rank_that_waits_for_a_collective_in_cpp_is_not_the_one_that_stands(frame: Frame) -> None:
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        waiting = replace(in_collective(77, age_s), frames=(frame, IN_PROGRAM))
+        return (
+            alive(rank(0, cpu_s=3.6, recorded=waiting, waits_in="futex_wait_queue")),
+            alive(rank(1, cpu_s=3.6, recorded=waiting, waits_in="futex_wait_queue")),
+            alive(rank(2, cpu_s=3.6, recorded=recorded(frames_age_s=age_s))),
+        )
+
+    cause, after_s = first_told(look, hosts=3)
+
+    assert (cause.code, cause.rank) == ("rank-stands", 2)
+    assert after_s <= 4.0
+
+
+def test_a_message_that_is_on_its_way_is_no_wait_of_the_rank_that_sends_it() -> None:
+    sends = (Group("0", 77, (Flight(5, "gloo:send"),)),)
+
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        stands = recorded(frames_age_s=age_s, groups=sends)
+        return waits(0, age_s, cpu_s=3.6), alive(rank(1, cpu_s=3.6, recorded=stands))
+
+    cause, _ = first_told(look)
+
+    assert (cause.code, cause.rank) == ("rank-stands", 1)
+
+
+def test_a_rank_that_computes_while_its_collective_is_on_its_way_waits_for_nobody() -> None:
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        computes = replace(in_collective(77, age_s), frames=(IN_PROGRAM,))
+        ranks = (rank(node, cpu_s=3.6 + age_s, recorded=computes) for node in (0, 1))
+        return tuple(map(alive, ranks))
+
+    with pytest.raises(AssertionError, match="nothing was told"):
+        first_told(look)
+
+
+OF_TORCH = "/v/lib/python3.12/site-packages/torch/"
+OF_RECORD = (f"{OF_TORCH}distributed/elastic/multiprocessing/errors/__init__.py", "wrapper")
+
+
+@pytest.mark.parametrize(
+    ("frames", "doing"),
+    [
+        pytest.param(
+            [("train.py", "main"), OF_RECORD],
+            "training", id="under torchrun's @record",
+        ),
+        pytest.param(
+            [(f"{OF_TORCH}utils/data/dataloader.py", "__next__"), ("train.py", "main"),
+             OF_RECORD],
+            "loading data", id="loading under @record",
+        ),
+        pytest.param(
+            [(f"{OF_TORCH}nn/modules/linear.py", "forward"),
+             (f"{OF_TORCH}distributed/fsdp/fully_sharded_data_parallel.py", "forward")],
+            "training", id="a layer within FSDP's forward",
+        ),
+        pytest.param(
+            [("/usr/lib/python3.12/threading.py", "wait"), (f"{OF_TORCH}_ops.py", "__call__"),
+             (f"{OF_TORCH}distributed/_functional_collectives.py", "wait_tensor"),
+             ("train.py", "main")],
+            "waiting for peers", id="a functional collective",
+        ),
+        pytest.param(
+            [("/tmp/torchinductor_me/ab/cab.py", "call"),
+             (f"{OF_TORCH}_inductor/utils.py", "run"),
+             (f"{OF_TORCH}_inductor/output_code.py", "__call__"),
+             (f"{OF_TORCH}_functorch/_aot_autograd/runtime_wrappers.py", "runtime_wrapper"),
+             (f"{OF_TORCH}_functorch/aot_autograd.py", "forward"),
+             (f"{OF_TORCH}_dynamo/eval_frame.py", "compile_wrapper"), ("train.py", "main")],
+            "training", id="what was compiled",
+        ),
+        pytest.param(
+            [(f"{OF_TORCH}_inductor/scheduler.py", "codegen"),
+             (f"{OF_TORCH}_inductor/compile_fx.py", "bw_compiler"),
+             (f"{OF_TORCH}_functorch/_aot_autograd/runtime_wrappers.py", "backward")],
+            "compiling", id="a backward pass that is compiled when it is met",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_rank_is_about_is_told_by_its_innermost_lines(
+    frames: list[tuple[str, str]], doing: str
+) -> None:
+    stack = tuple(Frame(file, 1, function) for file, function in frames)
+
+    assert activity_of(rank(0, recorded=recorded(frames=stack))) == doing
 
 
 def test_of_three_ranks_the_one_that_waits_for_nobody_is_the_cause() -> None:
