@@ -81,7 +81,7 @@ def _on_disk(history: RunHistory) -> Iterator[Cause]:
 
 
 def _in_state(history: RunHistory, node: int, rank: RankVitals, state: str) -> float | None:
-    """For how long a rank has been in a state; None: it is in another."""
+    """For how long a rank has been in a state, as far as its host was heard; None: in another."""
     if rank.state != state:
         return None
     since_s = history.now_s
@@ -89,8 +89,11 @@ def _in_state(history: RunHistory, node: int, rank: RankVitals, state: str) -> f
         then = _rank_of(vitals, rank.rank)
         if then is None or then.state != state or then.pid != rank.pid:
             break
+        if state == "T" and then.cpu_s != rank.cpu_s:
+            # It went on meanwhile: cpulimit stops it again and again.
+            break
         since_s = at_s
-    return history.now_s - since_s
+    return max(0.0, history.now_s - history.silent_s(node) - since_s)
 
 
 def _unheard(history: RunHistory) -> Iterator[Cause]:

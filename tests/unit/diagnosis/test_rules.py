@@ -64,6 +64,23 @@ def test_a_stopped_rank_is_told_with_its_process() -> None:
     assert after_s <= 2.0
 
 
+def test_a_rank_that_cpulimit_stops_at_each_look_and_that_gets_on_is_not_stopped() -> None:
+    told = Told().steps()
+    for look in range(10):
+        told.look(alive(rank(0)), alive(rank(1, state="T", cpu_s=5.0 + 0.05 * look)))
+
+    assert causes(told.history) == []
+
+
+def test_a_rank_that_was_stopped_at_the_last_word_of_its_host_is_not_known_to_be_so_since() -> None:
+    told = Told().steps()
+    told.look(alive(rank(0)), alive(rank(1, state="T")))
+    for _ in range(10):
+        told.look(alive(rank(0)), None)
+
+    assert [cause.code for cause in causes(told.history)] == ["host-asleep"]
+
+
 def test_a_rank_in_a_debugger_is_no_fault() -> None:
     traced = recorded(frames=(Frame("/usr/lib/python3.11/pdb.py", 3, "cmdloop"), IN_PROGRAM))
     with pytest.raises(AssertionError, match="nothing was told"):
