@@ -559,8 +559,9 @@ def test_a_host_tells_of_its_own_ranks_and_of_links_to_other_hosts_alone() -> No
 
 def test_absent_records_are_no_evidence() -> None:
     silent = alive(rank(1, cpu_s=3.6, recorded=None))
-    with pytest.raises(AssertionError, match="nothing was told"):
-        first_told(lambda age_s: (waits(0, age_s, cpu_s=3.6), silent))
+    for told in (silent, Vitals(0, 0)):
+        with pytest.raises(AssertionError, match="nothing was told"):
+            first_told(lambda age_s, told=told: (waits(0, age_s, cpu_s=3.6), told))
 
 
 @pytest.mark.parametrize(

@@ -172,14 +172,15 @@ class HostProgram:
             self._judge(self._watch, self._ranks, last=last)
         except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run
             traceback.print_exception(problem)
-            self._watch = None
+            self._watch.give_up()
 
     def _judge(self, watch: Watch, ranks: LocalRanks, *, last: bool) -> None:
         """Look, and end a run that is held up."""
         seen = watch.turn(ranks, time.monotonic(), last=last)
         if seen is None:
             return
-        self._stage.runs(seen)
+        if seen.ranks:
+            self._stage.runs(seen)
         if self._control is not None:
             self._control.tell(seen)
         failure = watch.failure

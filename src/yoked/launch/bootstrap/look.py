@@ -80,6 +80,11 @@ class Looker:
             machine=self._machine.look(time.monotonic(), slow=slow),
         )
 
+    def nothing(self) -> Vitals:
+        """That this host is there, and no more."""
+        self._number += 1
+        return Vitals(attempt=self._attempt, number=self._number)
+
     def _rank(self, rank: int, pid: int, file: Path | None) -> RankVitals | None:
         """A rank's process; None: it is gone."""
         seen = kernel_view(pid)
@@ -184,7 +189,7 @@ def _recorded(file: Path) -> Recorded | None:
                 "learning": told.get("learning"),
             },
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         # The program has its own user's rights, and may write there what it likes.
         return None
     return recorded

@@ -11,7 +11,7 @@ import gzip
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
 from yoked.core.fs import write_bytes
 from yoked.diagnosis.alone import CODE, Alone, alone, words_of_alone
 from yoked.diagnosis.cause import Cause
-from yoked.diagnosis.gate import Shares, busy_ranks, shares_of
+from yoked.diagnosis.gate import Busy, Shares, busy_ranks, shares_of
 from yoked.diagnosis.history import Place, RunHistory
 from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.nccl import network_of
@@ -68,6 +68,7 @@ class Watch:
         self._said: object = None
         self._kept: tuple[str, str] | None = None
         self._alone: Alone | None = None
+        self._gave_up = False
         self.causes: list[Cause] = []
 
     def take(self, told: Told, now_s: float) -> None:
@@ -83,6 +84,9 @@ class Watch:
         """
         if now_s < self._due_s and not last:
             return None
+        if self._gave_up:
+            self._due_s = now_s + PERIOD_S
+            return self._looker.nothing()
         # Only now: it takes a tenth of a second, and a rank that was freed since needs the core.
         self._keep()
         self._due_s = now_s + PERIOD_S
@@ -113,8 +117,20 @@ class Watch:
         self._write()
         return seen
 
+    def give_up(self) -> None:
+        """Judge no more, as that has failed. The other hosts go on to hear that this one is there:
+        a host of which nothing comes is asleep, and that would end the run.
+        """
+        self._gave_up = True
+        self.causes, self._alone, self._shares = [], None, None
+        # What was told last holds no more.
+        with contextlib.suppress(OSError):
+            self._tell([], [])
+
     def end(self, *, finished: bool) -> None:
         """The run is over on all hosts: say what is known only now. finished: it ended well."""
+        if self._gave_up:
+            return
         self._alone = alone(self._history.learning, finished=finished)
         self._write()
         self._keep()
@@ -165,6 +181,11 @@ class Watch:
         if new == self._said:
             return
         self._said = new
+        # A full disk must not end the run.
+        with contextlib.suppress(OSError):
+            self._tell(said, busy)
+
+    def _tell(self, said: Sequence[Mapping[str, Any]], busy: Sequence[Busy]) -> None:
         content = {
             "attempt": self._generation,
             "time_s": time.time(),
@@ -174,9 +195,7 @@ class Watch:
             "busy": [asdict(each) for each in busy],
             "nccl": self._nccl if said else None,
         }
-        # A full disk must not end the run.
-        with contextlib.suppress(OSError):
-            JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
+        JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
 
     def _warnings(self) -> list[dict[str, Any]]:
         """What is wrong with a run that gets on, in the form of a cause."""

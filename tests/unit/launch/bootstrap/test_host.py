@@ -58,6 +58,7 @@ class Watch:
     def __init__(self) -> None:
         self.looks: list[bool] = []
         self.ended: list[bool] = []
+        self.gave_up = False
         self.warning: str | None = None
 
     def stacks_asked(self) -> bool:
@@ -68,6 +69,9 @@ class Watch:
         return Vitals(attempt=0, number=1)
 
     def memory_of(self, rank: int) -> None: ...
+
+    def give_up(self) -> None:
+        self.gave_up = True
 
     def end(self, *, finished: bool) -> None:
         self.ended.append(finished)
@@ -160,6 +164,25 @@ def test_what_ended_an_attempt_is_told_before_the_next_one_begins(
     # The last one is in outcome.json.
     assert [each["attempt"] for each in told] == [0, 1]
     assert {each["failure"]["what"] for each in told} == {STOPPED.what}
+
+
+def test_the_others_hear_of_a_host_whose_diagnosis_has_a_bug(
+    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = program(tmp_path, ends_held_up=True)
+    told: list[Vitals] = []
+    of._control = cast(Any, SimpleNamespace(tell=told.append))
+
+    def turn(ranks: object, now_s: float, *, last: bool) -> Vitals:
+        if not watch.gave_up:
+            raise LookupError("a bug")
+        return Vitals(attempt=0, number=2)
+
+    monkeypatch.setattr(watch, "turn", turn)
+    of._look()
+    of._look()
+
+    assert told == [Vitals(attempt=0, number=2)]
 
 
 def test_what_a_person_asks_for_is_acknowledged_at_once() -> None:

@@ -17,6 +17,7 @@ from tests.unit.launch.bootstrap.jobs import made_up_job
 from yoked.core.proc import has_proc
 from yoked.core.shared_json import SharedJson
 from yoked.diagnosis.cause import Cause
+from yoked.diagnosis.vitals import Vitals
 from yoked.launch.bootstrap import watch as watching
 from yoked.launch.bootstrap.job import Job, Node
 from yoked.launch.bootstrap.spawn import LocalRanks
@@ -81,7 +82,13 @@ def as_understood(written: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "strange",
-    [{"steps": "many"}, {"phase": 3}, {"frames": [["a.py", None, "f"]]}, {"traced": "no"}],
+    [
+        {"at_s": 10**400},
+        {"steps": "many"},
+        {"phase": 3},
+        {"frames": [["a.py", None, "f"]]},
+        {"traced": "no"},
+    ],
 )
 def test_a_record_that_a_program_has_spoilt_is_none(
     tmp_path: Path, strange: dict[str, Any]
@@ -98,6 +105,24 @@ def test_a_record_that_a_program_has_spoilt_is_none(
     assert well.ranks[0].recorded is not None
     assert spoilt is not None
     assert spoilt.ranks[0].recorded is None
+
+
+def test_a_host_that_gave_up_judging_is_heard_and_tells_no_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "causes", lambda history: [Cause("host-asleep", (0,), 99.0)])
+    ranks = cast(LocalRanks, SimpleNamespace(processes={}, through={}))
+    watch = Watch(job(tmp_path), 0)
+    first = watch.turn(ranks, 0.0)
+
+    watch.give_up()
+    too_soon = watch.turn(ranks, 0.1)
+    then = watch.turn(ranks, PERIOD_S)
+
+    assert first is not None
+    assert then == Vitals(attempt=0, number=first.number + 1)
+    assert (too_soon, watch.failure) == (None, None)
+    assert json.loads((tmp_path / "diagnosis.json").read_text())["causes"] == []
 
 
 def told_with(folder: Path, causes: list[Cause], patch: pytest.MonkeyPatch) -> dict[str, Any]:
