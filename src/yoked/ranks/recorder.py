@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from yoked.core.fs import write_bytes
 from yoked.core.names import CALLS_SUFFIX, STACKS_SUFFIX
@@ -47,6 +47,8 @@ _RAISES_S = 0.02
 # The flight recorder is asked where the main thread stands.
 _STANDS_S = 0.5
 _MOST_FRAMES = 24
+# Where a record of all of them has no room.
+_FEW_FRAMES = 8
 # Of all threads there is a whole file.
 _MOST_STACK_FRAMES, _MOST_THREADS = 64, 64
 _MOST_CHARACTERS = 160
@@ -55,6 +57,7 @@ _MOST_CALLS = 32
 # Of steps, of which there are more than this many between two looks only where they are tiny.
 _MOST_ENDS = 33
 
+_T = TypeVar("_T")
 # What a program can be about. The trainer says it; of others the daemon judges by the frames.
 Phase = Literal["starting", "training", "evaluating", "saving", "loading", "compiling"]
 
@@ -134,28 +137,33 @@ class Recorder:
 
     def write(self) -> None:
         """Write how it is now; the last time when the program has ended, for whoever looks then."""
-        if self._memory is not None:
-            with self._writing, contextlib.suppress(ValueError):
-                self._memory.write(self._record(threading.main_thread().ident))
+        if self._memory is None:
+            return
+        with self._writing:
+            record = self._record(threading.main_thread().ident)
+            # Without any record this rank would be taken for one whose Python does not run.
+            for less in _LESS:
+                with contextlib.suppress(ValueError):
+                    self._memory.write(less(record))
+                    return
 
     def _run(self, words: int | None, path: Path) -> None:
+        pipe = None if words is None else os.fstat(words)
         while True:
             self.write()
-            if words is None:
+            if words is None or pipe is None:
                 time.sleep(PERIOD_S)
                 continue
-            readable, _, _ = select.select([words], [], [], PERIOD_S)
-            if readable:
-                word = os.read(words, 1)
-                if word == FREE:
-                    self._free(threading.main_thread().ident)
-                elif word == STACKS:
-                    _leave(path.with_suffix(STACKS_SUFFIX), _stacks())
-                elif word == CALLS:
-                    _leave(path.with_suffix(CALLS_SUFFIX), last_calls())
-                elif not word:
-                    # The daemon is gone: there is nobody left to say anything.
-                    words = None
+            word = _next_word(words, pipe)
+            if word == FREE:
+                self._free(threading.main_thread().ident)
+            elif word == STACKS:
+                _leave(path.with_suffix(STACKS_SUFFIX), _stacks())
+            elif word == CALLS:
+                _leave(path.with_suffix(CALLS_SUFFIX), last_calls())
+            elif word is not None and not word:
+                # The daemon is gone: there is nobody left to say anything.
+                words = None
 
     def _free(self, main: int | None) -> None:
         """Have the call raise in which the main thread is blocked; end the process if it does not.
@@ -166,7 +174,7 @@ class Recorder:
         stood = _frames_of(main)
         free_rank()
         time.sleep(_RAISES_S)
-        waits = self._awaited is not None or any(each["flying"] for each in _groups() or ())
+        waits = self._awaited is not None or any(each["flying"] for each in _known(_groups) or ())
         own = kernel_view(os.getpid())
         # That of the main thread; one that is about to raise, and waits for a core, has an R.
         if waits and _frames_of(main) == stood and own is not None and own.state == "S":
@@ -191,13 +199,56 @@ class Recorder:
             else {"what": awaited[0], "ranks": awaited[1], "since_s": awaited[2]},
             "frames": frames,
             "frames_s": self._frames_s,
-            "groups": _groups() if now_s - self._frames_s >= _STANDS_S else None,
+            "groups": _known(_groups) if now_s - self._frames_s >= _STANDS_S else None,
             "traced": sys.gettrace() is not None,
-            "learning": self.learning(),
+            "learning": _known(self.learning),
         }
 
 
 RECORDER = Recorder()
+
+
+def _known(tell: Callable[[], _T]) -> _T | None:
+    """What is told; None where another torch has it in another form: nothing is known then."""
+    try:
+        return tell()
+    except Exception:  # noqa: BLE001 - whatever it is, the rest of the record is as good as before
+        return None
+
+
+def _without_calls(record: dict[str, Any]) -> dict[str, Any]:
+    groups = record["groups"] and [{**group, "calls": []} for group in record["groups"]]
+    return {**record, "groups": groups}
+
+
+def _with_few_frames(record: dict[str, Any]) -> dict[str, Any]:
+    """Of the innermost frames alone, and of the groups in which something is in flight."""
+    groups = record["groups"] and [group for group in record["groups"] if group["flying"]][:2]
+    frames = record["frames"][:_FEW_FRAMES]
+    return {**_without_calls({**record, "groups": groups}), "frames": frames, "learning": None}
+
+
+# What there is room for, the most first. Deep stacks in folders of long names take much.
+_LESS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
+    dict,
+    _without_calls,
+    _with_few_frames,
+)
+
+
+def _next_word(words: int, pipe: os.stat_result) -> bytes | None:
+    """A word of the daemon's; empty: none will come any more; None: none has come for a while.
+
+    A program may close all descriptors that it did not open itself, and have the number again for
+    a file of its own, of which nothing may be read. pipe: what was there at first.
+    """
+    try:
+        readable, _, _ = select.select([words], [], [], PERIOD_S)
+        if not os.path.samestat(os.fstat(words), pipe):
+            return b""
+        return os.read(words, 1) if readable else None
+    except (OSError, ValueError):
+        return b""
 
 
 def _leave(path: Path, content: object) -> None:
@@ -242,7 +293,7 @@ def _frames(frame: FrameType | None, most: int = _MOST_FRAMES) -> list[list[Any]
 
 def last_calls() -> dict[str, Any] | None:
     """The last collectives of the group that was used last: diagnosis.calls.Calls as an object."""
-    for group in _groups() or ():
+    for group in _known(_groups) or ():
         if group["calls"]:
             return {
                 "group": group["name"],

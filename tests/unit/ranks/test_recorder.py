@@ -153,6 +153,63 @@ def test_a_rank_that_is_not_known_to_wait_lives_on_as_it_is_freed(tmp_path: Path
         assert soon(lambda: read_json(tmp_path / "0.1.stacks"))
 
 
+DEEP = """
+import json, sys, time, types
+from yoked.ranks.recorder import RECORDER
+call = {"process_group": ["0", ""], "is_p2p": False, "collective_seq_id": 77, "retired": False,
+        "profiling_name": "gloo:all_reduce", "input_sizes": [[1000] * 60],
+        "input_dtypes": ["Float"]}
+told = json.dumps({"entries": [call] * 64})
+fake = types.SimpleNamespace(_dump_fr_trace_json=lambda *_: told)
+sys.modules["torch._C._distributed_c10d"] = fake
+RECORDER.start()
+space = {"time": time}
+name = "/home/" + chr(0x43c) * 120
+text = "def deep(n):\\n    deep(n - 1) if n else time.sleep(60)"
+exec(compile(text, name, "exec"), space)
+space["deep"](30)
+"""
+
+
+def test_a_record_that_has_no_room_is_renewed_with_less(tmp_path: Path) -> None:
+    file = tmp_path / "0.1.record"
+    with recorded(DEEP, file):
+        told = soon(lambda: (found := read_shared_json(file)) and found["groups"] and found)
+
+    assert told["frames"][0][2] == "deep"
+    assert told["groups"][0]["flying"][0] == {"number": 77, "op": "gloo:all_reduce"}
+
+
+CLOSES_ALL = """
+import os, sys, tempfile, time
+from yoked.ranks.recorder import RECORDER
+RECORDER.start()
+os.closerange(3, 64)
+own = [tempfile.TemporaryFile() for _ in range(40)]
+for file in own:
+    file.write(b"rows")
+    file.flush()
+    file.seek(0)
+RECORDER.step_done()
+time.sleep(1.0)
+if all(os.read(file.fileno(), 4) == b"rows" for file in own):
+    RECORDER.step_done()
+time.sleep(60)
+"""
+
+
+def test_a_program_that_closes_what_it_did_not_open_is_recorded_and_keeps_its_own_files(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "0.1.record"
+    with recorded(CLOSES_ALL, file):
+        told = soon(
+            lambda: (found := read_shared_json(file)) and found["steps"] == 2 and found["frames"]
+        )
+
+    assert told
+
+
 ENDS_AT_ONCE = """
 import os
 from yoked.ranks.recorder import RECORDER
