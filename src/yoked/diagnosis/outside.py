@@ -149,7 +149,10 @@ def _waits_elsewhere(one: Process, history: RunHistory) -> bool:
         for rank in vitals.ranks
         if rank.rank == one.vitals.rank
     ]
-    return all(look.state == "S" and _reason(look) and not _at_peer(look) for look in looks)
+    # Of one that has ended meanwhile nothing holds any more.
+    return one.vitals.state == "S" and all(
+        look.state == "S" and _reason(look) and not _at_peer(look) for look in looks
+    )
 
 
 def _reason(vitals: RankVitals) -> str:

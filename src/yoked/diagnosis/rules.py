@@ -81,7 +81,7 @@ def _on_disk(history: RunHistory) -> Iterator[Cause]:
 
 
 def _in_state(history: RunHistory, node: int, rank: RankVitals, state: str) -> float | None:
-    """For how long a rank has been in a state, as far as its host was heard; None: in another."""
+    """For how long a rank has been in a state; None: it is in another."""
     if rank.state != state:
         return None
     since_s = history.now_s
@@ -93,7 +93,10 @@ def _in_state(history: RunHistory, node: int, rank: RankVitals, state: str) -> f
             # It went on meanwhile: cpulimit stops it again and again.
             break
         since_s = at_s
-    return max(0.0, history.now_s - history.silent_s(node) - since_s)
+    silent_s = history.silent_s(node)
+    # What a host that has fallen silent said last is not known to hold since.
+    until_s = history.now_s - (silent_s if silent_s >= _UNHEARD_S else 0.0)
+    return max(0.0, until_s - since_s)
 
 
 def _unheard(history: RunHistory) -> Iterator[Cause]:
@@ -203,7 +206,8 @@ def _stands(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> 
 def _takes_long(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> Cause | None:
     """A rank that others wait for, and that has been about something for longer than ever."""
     seen = history.ranks[rank.rank]
-    if seen.doing is None or seen.doing == "debugged":
+    # Of one whose record is missing, what it was about before says nothing.
+    if seen.doing not in PATIENT or seen.doing == "debugged":
         return None
     for_s = history.now_s - seen.since_s
     usual_s = seen.longest_s.get(seen.doing)

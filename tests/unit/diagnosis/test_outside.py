@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.schemas import conforms
@@ -129,6 +130,12 @@ def test_a_rank_that_waits_for_no_rank_while_others_do_is_likely_what_they_wait_
     )
     # Where all do, they may do so in turns.
     assert told(seen(sleeps))[0] == "cannot-tell"
+
+
+def test_a_rank_that_ended_before_the_first_look_is_not_what_the_others_wait_for() -> None:
+    of = seen(process(idle(0)), process(idle(1, state="Z", waits_in="")))
+
+    assert told(replace(of, history=seen(process(idle(0))).history))[0] == "cannot-tell"
 
 
 def test_a_peer_that_does_not_read_is_no_link_that_stands() -> None:

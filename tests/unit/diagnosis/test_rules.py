@@ -263,6 +263,15 @@ def test_what_takes_much_longer_than_ever_is_late(before_s: int, late_s: int) ->
     assert told.now_s - began_s == pytest.approx(late_s, abs=3.0)
 
 
+def test_a_rank_whose_record_is_gone_after_long_training_is_not_late() -> None:
+    told = Told().steps()
+    for look in range(1300):
+        unknown = rank(1, cpu_s=3.6, recorded=None if look > 1296 else recorded())
+        told.look(waits(0, 9.0, cpu_s=3.6), alive(unknown))
+
+    assert causes(told.history) == []
+
+
 @pytest.mark.parametrize("waits_in", ["inet_csk_accept", "hrtimer_nanosleep", "futex_wait", ""])
 def test_wherever_a_late_rank_waits_there_is_a_sentence_of_it(waits_in: str) -> None:
     saves = rank(1, cpu_s=3.6, waits_in=waits_in, recorded=recorded(steps=20, phase="saving"))
