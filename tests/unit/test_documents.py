@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.documents import (
@@ -22,9 +23,24 @@ from tests.documents import (
 )
 from tests.walk import learner
 
+from yoked.diagnosis.alone import CODE
+from yoked.diagnosis.cause import Code
+from yoked.diagnosis.endings import EndCode
 from yoked.fleet import file
 
 KINDS = ("sh", "text", "toml", "json", "python", "yaml")
+
+
+# Told neither by a rule of a run nor by the end of a rank: agent/jobfolder.py, the coordinator,
+# and agent/verdict.py for what has no cause of its own.
+OF_HOSTS = {"launcher-died", "host-gone", "rank-failed"}
+
+
+def test_the_causes_that_are_documented_are_those_that_are_told() -> None:
+    page = (REPOSITORY / "docs/reference/causes.md").read_text()
+    documented = set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
+
+    assert documented == {*get_args(Code), *get_args(EndCode), CODE, *OF_HOSTS}
 
 
 @pytest.mark.parametrize("page", PAGES)
