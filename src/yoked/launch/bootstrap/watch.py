@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
@@ -23,7 +22,7 @@ from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.gate import Busy, Shares, busy_ranks, shares_of
 from yoked.diagnosis.history import Place, RunHistory
 from yoked.diagnosis.memory import MemoryTrend
-from yoked.diagnosis.nccl import network_of
+from yoked.diagnosis.nccl import NcclNetwork, network_of
 from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.slow import slow_hosts
@@ -69,6 +68,8 @@ class Watch:
         self._kept: tuple[str, str] | None = None
         self._alone: Alone | None = None
         self._gave_up = False
+        self._network: NcclNetwork | None = None
+        self._network_sought: tuple[str, int | None] | None = None
         self.causes: list[Cause] = []
 
     def take(self, told: Told, now_s: float) -> None:
@@ -193,7 +194,7 @@ class Watch:
             "warnings": self._warnings(),
             "shares": self._shares and asdict(self._shares),
             "busy": [asdict(each) for each in busy],
-            "nccl": self._nccl if said else None,
+            "nccl": self._nccl((said[0]["cause"], said[0]["rank"])) if said else None,
         }
         JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
 
@@ -214,15 +215,19 @@ class Watch:
             }
         ]
 
-    @cached_property
-    def _nccl(self) -> dict[str, Any] | None:
-        """The network that NCCL chose here, where its ranks print it."""
-        network = network_of(self._first_lines())
-        if network is None:
+    def _nccl(self, root: tuple[str, int | None]) -> dict[str, Any] | None:
+        """The network that NCCL chose here, where its ranks print it. root: what is told now."""
+        if self._network is None and root != self._network_sought:
+            # Ranks print it when they first meet: at an earlier cause they may not have.
+            self._network, self._network_sought = network_of(self._first_lines()), root
+        if self._network is None:
             return None
         # As yoked told the ranks.
         planned = os.environ.get("GLOO_SOCKET_IFNAME", "")
-        return {"what": network.words(planned), "as_planned": network.is_on(planned)}
+        return {
+            "what": self._network.words(planned),
+            "as_planned": self._network.is_on(planned),
+        }
 
     def _first_lines(self) -> Iterator[str]:
         for rank in self._job.local_ranks:

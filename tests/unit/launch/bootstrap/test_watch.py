@@ -125,6 +125,16 @@ def test_a_host_that_gave_up_judging_is_heard_and_tells_no_cause(
     assert json.loads((tmp_path / "diagnosis.json").read_text())["causes"] == []
 
 
+IN_A_LOCK = {
+    "what": "gloo:all_reduce",
+    "waiting": 1,
+    "waits_in": "futex_wait_queue",
+    "file": "a.py",
+    "line": 1,
+    "function": "f",
+}
+
+
 def told_with(folder: Path, causes: list[Cause], patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a host tells whose rules find these causes."""
     patch.setattr(watching, "causes", lambda history: causes)
@@ -151,6 +161,24 @@ def test_with_a_cause_the_network_is_told_that_nccl_says_in_a_ranks_log(
         "as_planned": False,
     }
     assert silent["nccl"] is goes_on["nccl"] is None
+
+
+def test_the_network_of_nccl_is_told_though_an_earlier_cause_came_before_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [Cause("host-asleep", (0,), 2.0, "likely")]
+    monkeypatch.setattr(watching, "causes", lambda history: list(told))
+    ranks = cast(LocalRanks, SimpleNamespace(processes={}, through={}))
+    watch = Watch(job(tmp_path), 0)
+    watch.turn(ranks, 0.0)
+    log = job(tmp_path).log_file(0, 0, "out")
+    log.parent.mkdir()
+    log.write_text("a:1:1 [0] NCCL INFO Bootstrap : Using docker0:192.0.2.9<0>\n")
+
+    told[0] = Cause("rank-stands", (0,), 2.0, "likely", rank=0, params=IN_A_LOCK)
+    watch.turn(ranks, PERIOD_S)
+
+    assert json.loads((tmp_path / "diagnosis.json").read_text())["nccl"] is not None
 
 
 def test_what_was_seen_is_kept_after_the_look_that_frees_a_rank(
