@@ -91,8 +91,8 @@ def may_wait_in_cpp(recorded: Recorded) -> bool:
     """
     in_backward = ["/torch/autograd/" in frame.file for frame in recorded.frames]
     flying = [one.op for group in recorded.groups or () for one in group.flying]
-    waited_for = flying if any(in_backward) else filter(_is_of_all, flying)
-    return in_backward[:1] == [True] or any(waited_for)
+    waited_for = any(any(in_backward) or _is_of_all(op) for op in flying)
+    return in_backward[:1] == [True] or waited_for
 
 
 def _is_of_all(op: str) -> bool:

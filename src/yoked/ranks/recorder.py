@@ -230,7 +230,7 @@ def _with_few_frames(record: dict[str, Any]) -> dict[str, Any]:
 
 # What there is room for, the most first. Deep stacks in folders of long names take much.
 _LESS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
-    dict,
+    lambda record: record,
     _without_calls,
     _with_few_frames,
 )
