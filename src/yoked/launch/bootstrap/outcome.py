@@ -54,6 +54,12 @@ _PEER_GONE = (
     "remote process exited",
     "NCCL watchdog",
 )
+# Of connections that a program holds itself, by Python and requests: torch raises none of these. It
+# may be a server of rows that is gone, and then it is no echo.
+_OWN_CONNECTION = (
+    *("BrokenPipeError", "ConnectionAbortedError", "ConnectionError", "ConnectionResetError"),
+    *("ChunkedEncodingError", "ProtocolError"),
+)
 # How a rank ends that was asked to; these say nothing of their own.
 _OBEYED_KINDS = (None, "KeyboardInterrupt", "SystemExit")
 _OBEYED_SIGNALS = ("SIGINT", "SIGTERM")
@@ -219,9 +225,9 @@ def _echo(failure: Failure) -> int:
     if failure.signal not in (None, "SIGABRT"):
         return 0
     if failure.kind == WAS_ENDED:
-        return 5
+        return 6
     if _speaks_of_a_peer(failure):
-        return 4
+        return 4 if failure.kind in _OWN_CONNECTION else 5
     if failure.kind == ENDED_EARLY:
         return 3
     return 0 if failure.signal else 2

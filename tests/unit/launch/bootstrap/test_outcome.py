@@ -73,6 +73,15 @@ def test_a_complaint_about_a_peer_is_an_echo_however_the_rank_ended(echo: Failur
     assert first_cause([echo, RAISED]) == RAISED
 
 
+@pytest.mark.parametrize("kind", ["BrokenPipeError", "ConnectionError"])
+def test_a_connection_of_the_programs_own_comes_before_the_loss_of_a_peer(kind: str) -> None:
+    # The clock of its host is ahead by more than it took the other to complain.
+    own = failure(1, 12.0, kind=kind, what=f"{kind}: Broken pipe, or Connection reset by peer")
+
+    assert first_cause([ECHO, own]) == own
+    assert first_cause([ECHO, own, RAISED]) == RAISED
+
+
 def test_an_abort_of_its_own_is_a_cause() -> None:
     abort = failure(4, 12.0, signal="SIGABRT", last_lines=("free(): invalid pointer",))
 
