@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from yoked.core.fs import write_bytes
 from yoked.core.names import CALLS_SUFFIX, STACKS_SUFFIX
@@ -62,6 +62,27 @@ _T = TypeVar("_T")
 Phase = Literal["starting", "training", "evaluating", "saving", "loading", "compiling"]
 
 
+class _Words(NamedTuple):
+    """The pipe through which the daemon says a word to this rank.
+
+    A program may close all descriptors that it did not open itself, and have the number again for
+    a file of its own, of which nothing may be read. pipe: what was there at first.
+    """
+
+    descriptor: int
+    pipe: os.stat_result
+
+    def next(self) -> bytes | None:
+        """The next word; empty: none will come any more; None: none has come for a while."""
+        try:
+            readable, _, _ = select.select([self.descriptor], [], [], PERIOD_S)
+            if not os.path.samestat(os.fstat(self.descriptor), self.pipe):
+                return b""
+            return os.read(self.descriptor, 1) if readable else None
+        except (OSError, ValueError):
+            return b""
+
+
 class Recorder:
     """Of this process. Without a daemon it keeps what it is told, and nobody reads it."""
 
@@ -88,12 +109,13 @@ class Recorder:
         except OSError:
             # A full disk: the run goes on, and nobody can tell what this rank does.
             return
-        descriptor = None if words is None else int(words)
-        if descriptor is not None:
-            os.set_inheritable(descriptor, False)
+        # Here, and not in the thread: the program's next line may close all descriptors.
+        pipe = None if words is None else _Words(int(words), os.fstat(int(words)))
+        if pipe is not None:
+            os.set_inheritable(pipe.descriptor, False)
         thread = threading.Thread(
             target=self._run,
-            args=(descriptor, Path(path)),
+            args=(pipe, Path(path)),
             name="yoked-recorder",
             daemon=True,
         )
@@ -147,14 +169,13 @@ class Recorder:
                     self._memory.write(less(record))
                     return
 
-    def _run(self, words: int | None, path: Path) -> None:
-        pipe = None if words is None else os.fstat(words)
+    def _run(self, words: _Words | None, path: Path) -> None:
         while True:
             self.write()
-            if words is None or pipe is None:
+            if words is None:
                 time.sleep(PERIOD_S)
                 continue
-            word = _next_word(words, pipe)
+            word = words.next()
             if word == FREE:
                 self._free(threading.main_thread().ident)
             elif word == STACKS:
@@ -234,21 +255,6 @@ _LESS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
     _without_calls,
     _with_few_frames,
 )
-
-
-def _next_word(words: int, pipe: os.stat_result) -> bytes | None:
-    """A word of the daemon's; empty: none will come any more; None: none has come for a while.
-
-    A program may close all descriptors that it did not open itself, and have the number again for
-    a file of its own, of which nothing may be read. pipe: what was there at first.
-    """
-    try:
-        readable, _, _ = select.select([words], [], [], PERIOD_S)
-        if not os.path.samestat(os.fstat(words), pipe):
-            return b""
-        return os.read(words, 1) if readable else None
-    except (OSError, ValueError):
-        return b""
 
 
 def _leave(path: Path, content: object) -> None:
