@@ -155,7 +155,7 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait], pace: Pace) -> list
         for node, link in standing
         if not _may_pass(history, node, link)
     ]
-    links = links or [*slow_links(history, pace)]
+    links = links or [*slow_links(history, pace, longest.age_s)]
     if links or standing:
         return links
     nodes = tuple(dict.fromkeys(history.node_of(rank) for rank in sorted(behind(waits) or waits)))

@@ -51,16 +51,20 @@ def slow_downs(history: RunHistory, now: Pace) -> Iterator[Cause]:
         history.slow_since_s = None
         return
     # Asked for from the first slow look on: steps before it are forgotten in time.
-    slow_for_s(history)
+    for_s = slow_for_s(history)
     if not has_settled(history, now):
         return
-    slow = next(_slow_down(history, usual, now, times), None)
-    if slow is not None and (_is_plain(slow, times) or _lasts(history, slow)):
-        yield slow
+    slow = next(_slow_down(history, usual, now, times, for_s), None)
+    if slow is not None:
+        lasts = _lasts(history, slow)
+        if lasts or _is_plain(slow, times):
+            yield slow
 
 
-def _slow_down(history: RunHistory, usual: Pace, now: Pace, times: float) -> Iterator[Cause]:
-    """The likeliest first."""
+def _slow_down(
+    history: RunHistory, usual: Pace, now: Pace, times: float, for_s: float
+) -> Iterator[Cause]:
+    """The likeliest first. for_s: so long."""
     longer_s = (times - 1) * (usual.step_s or 0.0)
     grew = {
         # Of several threads each does a part of it.
@@ -68,14 +72,14 @@ def _slow_down(history: RunHistory, usual: Pace, now: Pace, times: float) -> Ite
         for rank, pace in now.ranks.items()
         if rank in usual.ranks
     }
-    rank = max(grew, key=lambda each: grew[each], default=None)
+    explain = [rank for rank in grew if grew[rank] >= _EXPLAINS * longer_s]
     more = all_do_more(usual, now)
-    links = list(_slow_links(history, usual, now, times, more=more))
+    links = list(_slow_links(usual, now, times, for_s, more=more))
     losing = any(link.code == "packets-lost" for link in links)
-    explains = rank is not None and grew[rank] >= _EXPLAINS * longer_s
-    if rank is not None and explains and not more:
+    if explain and not more:
         # Lost packets cost CPU time, too. They make nobody wait for a core.
-        slow = _slow_rank(history, rank, usual, now, times)
+        rank = _of_same_host(history, max(explain, key=lambda each: grew[each]), explain)
+        slow = _slow_rank(history, rank, usual, now, times, for_s)
         yield slow if slow.params["delayed"] or not losing else links[0]
         return
     loads = [
@@ -85,12 +89,23 @@ def _slow_down(history: RunHistory, usual: Pace, now: Pace, times: float) -> Ite
     ]
     if loads:
         params = {"times": times, "share": now.ranks[loads[0]].loading}
-        node, for_s = history.node_of(loads[0]), slow_for_s(history)
+        node = history.node_of(loads[0])
         yield Cause("data-slow", (node,), for_s, "likely", rank=loads[0], params=params)
         return
     uneven_s = max(grew.values(), default=0.0) - min(grew.values(), default=0.0)
     if losing or uneven_s < _UNEVEN * longer_s:
         yield from links
+
+
+def _of_same_host(history: RunHistory, rank: int, others: Iterable[int]) -> int:
+    """This rank, or the one of its host, among these others, that was named lately: ranks that
+    share what is slow are the slowest in turn.
+    """
+    doubt = _open_doubt(history)
+    named = None if doubt is None else doubt.cause.rank
+    if named is None or named not in others or history.node_of(named) != history.node_of(rank):
+        return rank
+    return named
 
 
 def _is_plain(slow: Cause, times: float) -> bool:
@@ -116,11 +131,11 @@ def _figure(slow: Cause, name: str) -> float:
 
 
 def _lasts(history: RunHistory, slow: Cause) -> bool:
-    """Whether a cause that is not plain has lasted long enough. Short breaks do not count."""
+    """Whether a cause has lasted long enough, be it plain or not. Short breaks do not count."""
     doubt, now_s = _open_doubt(history), history.now_s
     if doubt is None or not _is_of_same(doubt.cause, slow):
         doubt = Doubt(slow, now_s, now_s)
-    history.doubt = replace(doubt, last_s=now_s)
+    history.doubt = replace(doubt, cause=slow, last_s=now_s)
     return now_s - doubt.since_s >= _DOUBT_S
 
 
@@ -131,17 +146,17 @@ def _open_doubt(history: RunHistory) -> Doubt | None:
 
 
 def _is_of_same(one: Cause, other: Cause) -> bool:
-    return (one.code, one.rank, set(one.nodes)) == (other.code, other.rank, set(other.nodes))
+    return (one.code, set(one.nodes)) == (other.code, set(other.nodes))
 
 
-def slow_links(history: RunHistory, now: Pace) -> Iterator[Cause]:
-    """Links that carry less than usual, though there is something to carry."""
+def slow_links(history: RunHistory, now: Pace, for_s: float) -> Iterator[Cause]:
+    """Links that carry less than usual, though there is something to carry. for_s: so long."""
     if history.usual is not None:
-        yield from _slow_links(history, history.usual, now, None)
+        yield from _slow_links(history.usual, now, None, for_s)
 
 
 def _slow_links(
-    history: RunHistory, usual: Pace, now: Pace, times: float | None, *, more: bool = False
+    usual: Pace, now: Pace, times: float | None, for_s: float, *, more: bool = False
 ) -> Iterator[Cause]:
     """times: by which a step takes longer; None: no step has ended since. more: all ranks compute
     more in it.
@@ -161,8 +176,7 @@ def _slow_links(
                 "rtt_s": link.rtt_s,
                 "usual_rtt_s": before.rtt_s,
             }
-            cause = Cause(code, (node, other), slow_for_s(history), "likely", link=(node, other),
-                          params=params)  # fmt: skip
+            cause = Cause(code, (node, other), for_s, "likely", link=(node, other), params=params)
             found.append((link.busy, cause))
     if found:
         yield max(found, key=lambda each: each[0])[1]
@@ -179,7 +193,9 @@ def _what_of(usual: LinkPace, now: LinkPace, *, more: bool) -> Code | None:
     return "link-slow" if queued or (waits and not more) else None
 
 
-def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: float) -> Cause:
+def _slow_rank(
+    history: RunHistory, rank: int, usual: Pace, now: Pace, times: float, for_s: float
+) -> Cause:
     was, became = usual.ranks[rank], now.ranks[rank]
     delayed = became.delayed_s - was.delayed_s > became.cpu_s - was.cpu_s
     params: dict[str, object] = {
@@ -194,7 +210,7 @@ def _slow_rank(history: RunHistory, rank: int, usual: Pace, now: Pace, times: fl
     last = history.hosts[node].last
     if last is not None and last.machine is not None:
         params |= held_back(usual.machines.get(node), last.machine, delayed=delayed)
-    return Cause("cpu-slow", (node,), slow_for_s(history), "likely", rank=rank, params=params)
+    return Cause("cpu-slow", (node,), for_s, "likely", rank=rank, params=params)
 
 
 def slow_hosts(history: RunHistory, told: Iterable[Cause]) -> set[int]:

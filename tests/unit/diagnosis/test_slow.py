@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.unit.diagnosis.made_up import PERIOD_S, Told, link, rank, recorded
+from tests.unit.diagnosis.made_up import PERIOD_S, Told, in_collective, link, rank, recorded
 
 from yoked.diagnosis.cause import Cause
-from yoked.diagnosis.history import Pace, RankPace, Step
+from yoked.diagnosis.history import Pace, Place, RankPace, RunHistory, Step
 from yoked.diagnosis.pace import all_do_more, learn, pace_now, times_slower
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.slow import held_back, slow_downs, slow_hosts
@@ -358,6 +358,27 @@ def test_ranks_that_are_slower_in_turn_are_not_named() -> None:
             assert run.look() == []
 
 
+def test_ranks_of_a_host_that_are_slower_in_turn_are_named_by_the_first_of_them() -> None:
+    history = RunHistory([Place("alpha", (0, 1)), Place("beta", (2, 3))], here=0)
+
+    def step(took_s: float, own_s: dict[int, float]) -> list[Cause]:
+        history.now_s += took_s
+        for number, known in history.ranks.items():
+            known.taken.append(Step(history.now_s, took_s, own_s.get(number, 0.3), 0.0))
+        return list(slow_downs(history, pace_now(history)))
+
+    for _ in range(30):
+        step(0.4, {})
+    learn(history, pace_now(history))
+    told = [step(0.55, {2 + at // 3 % 2: 0.46, 3 - at // 3 % 2: 0.44}) for at in range(60)]
+
+    assert {cause.rank for causes in told for cause in causes} == {2}
+    # It is told once it has lasted, and then without a break.
+    first = next(at for at, causes in enumerate(told) if causes)
+    assert 10.0 <= 0.55 * first <= 15.0
+    assert all(told[first:])
+
+
 def test_a_link_with_a_queue_before_it_is_slow() -> None:
     def change(run: Run) -> None:
         slower(run)
@@ -367,6 +388,29 @@ def test_a_link_with_a_queue_before_it_is_slow() -> None:
 
     assert (cause.code, cause.link) == ("link-slow", (0, 1))
     assert steps <= 10
+
+
+def test_a_link_is_slow_for_as_long_as_the_ranks_wait_for_it() -> None:
+    run = Run()
+    for _ in range(60):
+        assert run.look() == []
+
+    def stands(waits_s: float) -> list[Cause]:
+        seen = []
+        for node, sums in enumerate(run.sums):
+            waits = replace(in_collective(77, waits_s), steps=int(run.steps))
+            sent = {"sent_bytes": int(sums[2] + 1e6 * waits_s), "segments": int(sums[2] / 1500)}
+            slow = link(1 - node, connections=2, rtt_s=2e-2, unsent_bytes=10**6, **sent)
+            ranks = (rank(node, cpu_s=sums[0], delayed_s=sums[1], recorded=waits),)
+            seen.append(Vitals(0, 0, ranks, links=(slow,)))
+        run.told.look(*seen)
+        return causes(run.told.history)
+
+    told = {look * PERIOD_S: stands(look * PERIOD_S) for look in range(1, 30)}
+
+    slow = {waits_s: found[0] for waits_s, found in told.items() if found}
+    assert {cause.code for cause in slow.values()} == {"link-slow"}
+    assert all(cause.since_s == pytest.approx(waits_s, abs=1) for waits_s, cause in slow.items())
 
 
 def test_a_link_that_carries_what_it_did_is_not_slow_though_packets_take_longer() -> None:
