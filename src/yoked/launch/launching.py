@@ -146,6 +146,9 @@ class Launch:
     def _say_held_up(self, record: Record) -> None:
         """Say what holds it up when that changes, and when it has passed."""
         root = record.held_up[0] if record.held_up else None
+        if root is None and len(record.hosts) < len(record.nodes):
+            # A host that gives no answer now may be the one that told it.
+            return
         key = None if root is None else (root["cause"], root.get("rank"), *root["hosts"])
         if key == self._held_up:
             return

@@ -92,6 +92,14 @@ def test_a_run_that_gets_on_is_healthy() -> None:
     assert verdict(of, []) == "run night goes on, 41 steps are done: nothing holds it up"
 
 
+@pytest.mark.parametrize("state", ["finished", "stopped", "interrupted", "lost"])
+def test_how_a_run_ended_without_a_fault_is_told(state: str) -> None:
+    of = record(told(0, state=state), told(1, state=state))
+
+    assert conforms("diagnose", payload(of, []))["state"] == state
+    assert verdict(of, []) == f"run night is over: {state}"
+
+
 def test_a_run_whose_ranks_share_nothing_is_healthy_and_has_a_warning() -> None:
     alone = {**CAUSE, "cause": "ranks-alone", "hosts": ["alpha", "beta"], "rank": None}
     diagnosis = {"attempt": 0, "causes": [], "warnings": [alone]}

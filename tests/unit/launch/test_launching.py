@@ -223,12 +223,16 @@ def test_what_holds_a_run_up_is_said_once_and_when_it_has_passed() -> None:
     cause = {"cause": "rank-stopped", "hosts": ["pi"], "rank": 1, "what": "its process was stopped"}
     slow = {**cause, "cause": "cpu-slow", "what": "it waits for a core"}
     said: list[str] = []
-    seen: list[Any] = [[], [cause], [{**cause, "since_s": 9}], [], [slow]]
+    # None: the host that tells it gives no answer then.
+    seen: list[Any] = [[], [cause], None, [{**cause, "since_s": 9}], [], [slow]]
     looks = iter(seen)
 
     def ask() -> Record:
-        held_up = {"diagnosis": {"causes": next(looks)}}
-        return Record("r", "id", {"i9": told(0, runs("training", begun=True), **held_up)})
+        stage, causes = runs("training", begun=True), next(looks)
+        hosts = {"i9": told(0, stage), "nuc": told(2, stage)}
+        if causes is not None:
+            hosts["pi"] = told(1, stage, diagnosis={"causes": causes})
+        return Record("r", "id", hosts)
 
     launch = Launch(ask, dict, said.append)
     for _ in seen:

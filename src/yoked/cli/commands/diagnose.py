@@ -172,7 +172,7 @@ def _state(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
         if not faults:
             return "healthy"
         return "slow" if faults[0]["cause"] in SLOW else "hung"
-    return "failed" if faults else "finished"
+    return "failed" if faults else record.state
 
 
 def verdict(record: Record, faults: Sequence[Mapping[str, Any]]) -> str:
