@@ -89,7 +89,7 @@ from tests.unit.doctor.troubles import (
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.content import A_FOLDER, CHANGING
-from yoked.doctor.checks.ssh_mends import MENDS
+from yoked.doctor.checks.ssh_causes import CAUSES
 from yoked.doctor.fixing import plan_fixes
 from yoked.doctor.sshfailure import HERE
 from yoked.records.examination import Examination, Need, Severity, World
@@ -192,7 +192,7 @@ CASES = (
             no_agent(kind, WORDS, cause=cause, about=ABOUT.get(cause, ""), user="ada"),
             hosts=() if cause in HERE else ("garage",),
         )
-        for kind, causes in MENDS.items()
+        for kind, causes in CAUSES.items()
         for cause in causes
         if cause
     ),

@@ -259,7 +259,8 @@ def test_a_saved_failure_brings_no_line_of_its_own() -> None:
 
 
 # Which arguments of a function are words of a shell.
-TEMPLATES = {"shell_line": slice(0, 1), "by_hand": slice(1, 2), "as_root": slice(1, 3)}
+TEMPLATES = {"shell_line": slice(0, 1), "by_hand": slice(1, 2), "as_root": slice(1, 3),
+             "template": slice(0, 1), "here": slice(0, None), "there": slice(0, None)}  # fmt: skip
 
 
 def test_lines_for_a_shell_have_literal_words_and_quoted_values_alone() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.doctor.checks.ssh_causes import EVERYWHERE, WHY
-from yoked.doctor.checks.ssh_mends import MENDS
+from yoked.doctor.checks.ssh_causes import CAUSES
 from yoked.doctor.sshfailure import explained, lost, told_failure, wants_try
 from yoked.doctor.sshway import (
     Signs,
@@ -20,7 +20,7 @@ from yoked.doctor.sshway import (
     way_of,
 )
 from yoked.errors import HostError, NoPythonError
-from yoked.records.examination import SshFailure
+from yoked.records.examination import SshFailure, SshKind
 from yoked.remote.ssh import NoAgentError, explain_end, forget_key
 from yoked.remote.transport import start_agent
 
@@ -404,12 +404,10 @@ def test_a_connection_that_ends_while_a_host_is_examined_is_told_as_that() -> No
     assert said in failure.text
 
 
-def test_every_cause_has_a_sentence_and_a_line() -> None:
-    causes = {kind: set(own) for kind, own in WHY.items()}
-    causes["denied"].remove(EVERYWHERE)
-
-    assert causes == {kind: set(own) for kind, own in MENDS.items()}
-    assert all("" in own for own in causes.values())
+def test_every_kind_of_failure_is_known_and_may_have_no_cause_that_is() -> None:
+    assert set(CAUSES) == set(get_args(SshKind))
+    assert all("" in own for own in CAUSES.values())
+    assert all(each.why and each.mend for own in CAUSES.values() for each in own.values())
 
 
 def test_a_shell_that_ends_is_the_shells_fault(snapshot: SnapshotAssertion) -> None:

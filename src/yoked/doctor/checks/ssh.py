@@ -8,9 +8,8 @@ from typing import Any
 from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
 from yoked.doctor.checks.query import at, mapping, part
-from yoked.doctor.checks.ssh_causes import EVERYWHERE, WHY
-from yoked.doctor.checks.ssh_login import SHOW_KEY, Unreached, refused_everywhere
-from yoked.doctor.checks.ssh_mends import MENDS
+from yoked.doctor.checks.ssh_causes import CAUSES
+from yoked.doctor.checks.ssh_mends import SHOW_KEY, Unreached, all_of, refused_everywhere
 from yoked.doctor.console import mend_link, sentence
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_aside
@@ -24,8 +23,13 @@ from yoked.units import listed
 
 # A part of that time that is as large is the reason: on a busy host all takes longer.
 _MUCH = 0.3
-# How a cause is called that a host's console told.
-_ON_CONSOLE = "console"
+# How a cause is called that a host's console told; and one of all hosts at once, so of no host.
+_ON_CONSOLE, _EVERYWHERE = "console", "everywhere"
+_WHY = {
+    _ON_CONSOLE: "that link of a login fails on the host itself; there may be others behind it",
+    _EVERYWHERE: "every host refuses what this machine offers: the key here, or the user that ssh "
+    "comes in as, is the likely cause",
+}
 
 
 def _unreached(seen: Examination, kind: SshKind) -> list[Unreached]:
@@ -42,7 +46,7 @@ def _by_culprit(kind: SshKind, found: list[Unreached]) -> Iterator[tuple[str, li
     here: dict[tuple[str, str], list[Unreached]] = {}
     for it in found:
         # What a saved report names may be of a later version.
-        cause = it.failure.cause if it.failure.cause in MENDS[kind] else ""
+        cause = it.failure.cause if it.failure.cause in CAUSES[kind] else ""
         if cause in HERE:
             here.setdefault((cause, it.failure.about), []).append(it)
         else:
@@ -65,10 +69,10 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
         found = _unreached(seen, kind)
         groups = list(_by_culprit(kind, found))
         if kind == "denied" and _is_everywhere(seen, found):
-            groups = [(EVERYWHERE, found)]
+            groups = [(_EVERYWHERE, found)]
         for cause, own in groups:
             first = own[0]
-            all_of_them = cause == EVERYWHERE
+            all_of_them = cause == _EVERYWHERE
             if first.failure.link is not None and cause not in HERE:
                 for it in own:
                     said = f"as its console says, {sentence(it.failure)}"
@@ -78,15 +82,18 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
                 continue
             yield Match(
                 () if all_of_them or cause in HERE else first.name,
-                *(refused_everywhere(own) if all_of_them else MENDS[kind][cause](first)),
+                *(
+                    refused_everywhere(own)
+                    if all_of_them
+                    else all_of(CAUSES[kind][cause].mend, first)
+                ),
                 how=cause,
                 to=listed(it.name for it in own),
                 text=first.failure.text,
             )
 
     same: dict[str, Any] = {"reads": ("ssh",), "severity": "error", "quick": True}
-    why = {**WHY[kind], _ON_CONSOLE: "that link of a login fails on the host itself; there may be "
-           "others behind it"}  # fmt: skip
+    why = {**{cause: each.why for cause, each in CAUSES[kind].items()}, **_WHY}
     return check(f"ssh-{kind}", saw="ssh {to}: {text}", why=why, **same, **sentences)(look)
 
 

@@ -1,4 +1,5 @@
-"""What follows from each cause of a failure of ssh: the causes of yoked.doctor.sshfailure, by kind.
+"""What follows from each cause of a failure of ssh, and the lines that mend it, or tell more: the
+causes of yoked.doctor.sshfailure, by kind.
 
 "" is a cause that is not known. What lies on this machine says so: no host is to blame for it.
 """
@@ -7,137 +8,456 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from yoked.doctor.checks.ssh_mends import (
+    AT_CONSOLE,
+    COPY_KEY,
+    RUN_COMMANDS,
+    Step,
+    as_told,
+    ask_nobody,
+    give_shell,
+    here,
+    leave_line_out,
+    let_pass,
+    look_at_key,
+    made,
+    say_its_address,
+    there,
+    unless_home,
+    wake,
+)
+from yoked.doctor.repairs.files import (
+    close_key,
+    close_ssh_folder,
+    make_executable,
+    name_home,
+    renew_pub,
+)
+from yoked.doctor.repairs.system import install_python, start_ssh_server
 from yoked.records.examination import SshKind
 
 _TRAINS = "a run wants all of its hosts"
 _HERE = "the fault is here, not on the hosts"
-# Of all hosts at once, so no cause of one.
-EVERYWHERE = "everywhere"
 
-_TIMEOUT = {
-    "": "nothing at its address answers: it is off, asleep or elsewhere, a firewall drops port 22, "
-    f"or its interface answers no ARP; cannot tell which; {_TRAINS}",
-    "mute": "it is on, and its port takes connections, but its ssh server says nothing or closes "
-    "them: /etc/hosts.deny, a name server that does not answer, all places for logins taken, no "
-    "memory left; cannot tell which",
-    "large": "it is on; larger packets are lost on the way (the MTU of an interface, a tunnel, a "
-    "rule that drops by length), or it is too busy to go on; cannot tell which",
-    "filtered": "it is on, and this machine gets no answer from its ssh server: a firewall there "
-    "or between, a ban of this address, or routes there that do not lead back; cannot tell which",
-    "slow": "ssh comes in and programs start there, but an agent takes too long: the host is busy, "
-    "or its Python is slow to start",
-    "silent": "it was reached, and then stopped answering: it was suspended, lost its network, or "
-    "is overloaded; cannot tell which",
-    "jump": "the host, or what stands between (a jump host, a ProxyCommand), does not answer; "
-    "cannot tell which",
-    "asks": f"the settings of ssh have it ask a program before each connection: {_HERE}",
-    "agent": f"each login by a key asks the agent first: {_HERE}",
-    "helper": f"each login waits for that program of this machine: {_HERE}",
-    "waits": f"{_HERE}: a name server or a drive that does not answer, an agent or a token that "
-    "wants a person, or this machine is too busy; cannot tell which",
-}
-_UNREACHABLE = {
-    "": "there is no way to it from here: it is off, elsewhere, or answers no ARP; cannot tell "
-    f"which; {_TRAINS}",
-    "filtered": "it is on, and this machine gets no way to its ssh server: a firewall there or "
-    "between rejects it, or a route here is wrong; cannot tell which",
-    "large": "it is on and small packets pass; larger ones are lost on the way",
-    "forbidden": f"a route or a firewall of this machine forbids the way: {_HERE}",
-    "no-route": "no network of this machine leads there; a VPN or an interface may be down: "
-    f"{_HERE}",
-}
-_HOST_KEY = {
-    "": "ssh refuses to speak with what may be another machine; go on only if you know why its "
-    "key is another",
-    "revoked": "known_hosts here has an @revoked line with this key: ssh refuses it, whatever is "
-    "known of it otherwise",
-}
-_DENIED = {
-    "": "it does not let our key in, and a run cannot type a password; its sshd knows why",
-    "refused-key": "its sshd refuses the key, and tells nobody outside why: the key is not in the "
-    "file that it reads, others may write to that file, the account is locked or not allowed, or "
-    "the key is revoked or of a kind that it does not take; cannot tell which",
-    EVERYWHERE: "every host refuses what this machine offers: the key here, or the user that ssh "
-    "comes in as, is the likely cause",
-    "after-key": "its sshd takes the key, and then refuses the account: it is expired, or kept out "
-    "by PAM; its sshd knows which",
-    "expired": "account or password of that user have expired there: no program may start",
-    "second-factor": "its sshd takes the key and asks for more, which a run cannot type "
-    "(AuthenticationMethods)",
-    "keys-off": "its sshd takes no keys at all, and a run cannot type a password",
-    "algorithm": "its sshd takes no key of our kind (PubkeyAcceptedAlgorithms)",
-    "key-mode": f"ssh does not use a key that others may read: {_HERE}",
-    "passphrase": f"the key here wants its passphrase, which nobody types for a run: {_HERE}",
-    "stale-pub": f"ssh offers what the .pub beside the key says, which no host knows: {_HERE}",
-    "no-key": f"ssh has no key here to offer: {_HERE}",
-    "unused-key": f"the host takes the key, but ssh cannot sign with it: {_HERE}",
-    "too-many": f"ssh offers so many keys that sshd hangs up before the right one: {_HERE}",
-}
-_SHELL = {
-    "": "something else than the agent starts there: a start file of the shell that prints or "
-    "exits, a shell like nologin, ForceCommand, command= of the key, or ~/.ssh/rc; cannot tell "
-    "which",
-    "hangs": "the login is through, and what starts there waits: a start file of the shell, "
-    "ForceCommand, ~/.ssh/rc or /etc/ssh/sshrc; cannot tell which",
-    "start-file": "the shell runs that line for each program that comes in by ssh, the agent and "
-    "the ranks among them",
-    "nologin": "the login shell of that user lets nobody in",
-    "key-command": "authorized_keys there has a command= for our key, which runs instead of any "
-    "other",
-    "sftp-only": "its sshd gives this user or key nothing but sftp: ForceCommand, or command= of "
-    "the key",
-    "chroot": "sshd finds no login shell: it changes the root to a folder that has none "
-    "(ChrootDirectory), or the shell was removed",
-    "wrong-user": "that account is not for logins",
-    "restricted": "the login shell is a restricted one, which starts no program by its path",
-    "full": "no program can write there: a disk or a quota is full",
-}
-_PYTHON = {
-    "": "the agent, and every rank, is a Python program",
-    "not-executable": "the system there may not execute that Python: its mode, or that of what it "
-    "links to, or a file system that is mounted noexec",
-    "barred": "that Python is there, and a folder on the way to it, or to what it links to, is "
-    "closed to the user as whom ssh comes in",
-    "other-home": "that Python takes the library of another one, whose parts do not fit it",
-    "no-place": "the agent is unpacked into the cache, or else into /dev/shm: a disk that is full, "
-    "a folder of somebody else's, or a program that empties the cache",
-    "died": "the shell there runs what it is told, and Python ends before it runs the agent",
-}
-_OTHER = {
-    "": f"there is no agent on it; {_TRAINS}",
-    "ended": "something ended the connection: a timeout of sshd, a script that ends logins, a "
-    "restart, or the network; what was seen until then counts for nothing",
-    "closed": "it is on, and its sshd closes connections before a word is said: all places for "
-    "logins taken (MaxStartups), /etc/hosts.deny, a ban of this address, or it is just starting; "
-    "cannot tell which",
-    "cut": "the connection broke while the two sides agreed on keys: its sshd ended, or something "
-    "on the way damages or cuts packets; cannot tell which",
-    "altered": "what comes is not what was sent: a rule of a firewall that writes into data, there "
-    "or here, or a card or switch that damages it; cannot tell which",
-    "jump": "what stands between (a jump host, or a ProxyCommand) does not lead to it",
-    "starting": "the host is starting or going down, and lets nobody in meanwhile",
-    "bind": "ssh is told to come from an address that this machine does not have (BindAddress): "
-    f"{_HERE}",
-    "no-session": "the login is through, and its sshd opens no session (MaxSessions)",
-    "no-match": "its sshd allows nothing that ssh here does",
-    "narrowed": f"the settings of ssh leave out what it would agree on with the host: {_HERE}",
-    "config": f"ssh does not read its own settings: {_HERE}",
-    "config-mode": f"others may write to the settings of ssh, so it does not trust them: {_HERE}",
-    "no-ssh": f"no other host can be reached: {_HERE}",
-}
 
-WHY: Mapping[SshKind, Mapping[str, str]] = {
-    "unresolved": {"": f"nobody knows where it is; {_TRAINS}"},
-    "timeout": _TIMEOUT,
-    "refused": {
-        "": "the host is up, but no ssh server listens there",
-        "filtered": "its ssh server runs, and this machine is turned away: a ban (fail2ban), or a "
-        "firewall that answers so; cannot tell which",
+class Cause:
+    """why: what follows from it; mend: what can be done, by hand or by a line."""
+
+    def __init__(self, why: str, *mend: Step) -> None:
+        self.why, self.mend = why, mend
+
+
+# What several causes are mended by.
+_SEE_ARP = there(
+    "where it is on: `ip -br address` has its address, and `ip link` says NOARP where its "
+    "interface answers no ARP: sudo ip link set INTERFACE arp on; where `ip rule` lacks `lookup "
+    "main`: sudo ip rule add pref 32766 table main"
+)
+_SEE_HOLDERS = there(
+    "where a login works there: `cat /etc/hosts.deny`; who holds connections: sudo ss -tnp state "
+    "established '( sport = :22 )'"
+)
+_LET_LARGE_IN = (
+    here(
+        "ping -c 1 -s 1472 {address}    has no answer where large packets are lost, and `ping -c "
+        "1 {address}` has"
+    ),
+    there(
+        "`ip link` says the MTU of its interface: sudo ip link set INTERFACE mtu 1500; `sudo nft "
+        "list ruleset` says whether a rule drops by length; `sysctl net.ipv4.tcp_min_snd_mss` is "
+        "48, at most 536: sudo sysctl -w net.ipv4.tcp_min_snd_mss=48"
+    ),
+)
+_OPEN_PORT = there(
+    "see whether a firewall there, or between, lets this machine in at sshd's port: `sudo nft "
+    "list ruleset`, `sudo ufw status`, `sudo fail2ban-client status sshd`; and whether routes "
+    "lead back: `ip rule` has `lookup main`, `ip route` the network"
+)
+_FREE_WAY = here(
+    "ip route get {address}    says what leads there, or what forbids it; `sudo nft list ruleset` "
+    "has what a firewall here lets out"
+)
+_SEE_LOG = there("sudo journalctl -n 50 --no-pager    tells what happened there")
+_ASK_PROXY = here(
+    "{ssh_v} true    shows whether the jump host, the ProxyCommand or {host} fails; they stand in "
+    "{config}"
+)
+_SEE_WHAT_WAITS = here("{ssh_vvv} true    shows, only to look, what ssh here did last")
+# Only the host knows: it says so to nobody who is not in.
+_REFUSED = (AT_CONSOLE, made(close_ssh_folder, "host"), COPY_KEY)
+
+CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
+    "unresolved": {
+        "": Cause(f"nobody knows where it is; {_TRAINS}", say_its_address),
     },
-    "unreachable": _UNREACHABLE,
-    "host-key": _HOST_KEY,
-    "denied": _DENIED,
-    "shell": _SHELL,
-    "python": _PYTHON,
-    "other": _OTHER,
+    "timeout": {
+        "": Cause(
+            "nothing at its address answers: it is off, asleep or elsewhere, a firewall drops "
+            f"port 22, or its interface answers no ARP; cannot tell which; {_TRAINS}",
+            wake,
+            _SEE_ARP,
+        ),
+        "mute": Cause(
+            "it is on, and its port takes connections, but its ssh server says nothing or closes "
+            "them: /etc/hosts.deny, a name server that does not answer, all places for logins "
+            "taken, no memory left; cannot tell which",
+            AT_CONSOLE,
+            _SEE_HOLDERS,
+        ),
+        "large": Cause(
+            "it is on; larger packets are lost on the way (the MTU of an interface, a tunnel, a "
+            "rule that drops by length), or it is too busy to go on; cannot tell which",
+            *_LET_LARGE_IN,
+        ),
+        "filtered": Cause(
+            "it is on, and this machine gets no answer from its ssh server: a firewall there or "
+            "between, a ban of this address, or routes there that do not lead back; cannot tell "
+            "which",
+            _OPEN_PORT,
+        ),
+        "slow": Cause(
+            "ssh comes in and programs start there, but an agent takes too long: the host is "
+            "busy, or its Python is slow to start",
+            there("uptime; free -h; time python3 -S -c pass    tell what it is busy with"),
+        ),
+        "silent": Cause(
+            "it was reached, and then stopped answering: it was suspended, lost its network, or "
+            "is overloaded; cannot tell which",
+            _SEE_LOG,
+        ),
+        "jump": Cause(
+            "the host, or what stands between (a jump host, a ProxyCommand), does not answer; "
+            "cannot tell which",
+            _ASK_PROXY,
+        ),
+        "asks": Cause(
+            f"the settings of ssh have it ask a program before each connection: {_HERE}",
+            ask_nobody,
+        ),
+        "agent": Cause(
+            f"each login by a key asks the agent first: {_HERE}",
+            here(
+                "unset SSH_AUTH_SOCK    has ssh use the keys in its files; or start the agent "
+                'anew: `eval "$(ssh-agent)"`, then `ssh-add`. An agent that {config} names '
+                "(`IdentityAgent`) stands in: {ssh_g} | grep -i identityagent"
+            ),
+        ),
+        "helper": Cause(
+            f"each login waits for that program of this machine: {_HERE}",
+            _SEE_WHAT_WAITS,
+        ),
+        "waits": Cause(
+            f"{_HERE}: a name server or a drive that does not answer, an agent or a token that "
+            "wants a person, or this machine is too busy; cannot tell which",
+            _SEE_WHAT_WAITS,
+        ),
+    },
+    "refused": {
+        "": Cause(
+            "the host is up, but no ssh server listens there",
+            made(start_ssh_server, "host"),
+        ),
+        "filtered": Cause(
+            "its ssh server runs, and this machine is turned away: a ban (fail2ban), or a "
+            "firewall that answers so; cannot tell which",
+            _OPEN_PORT,
+        ),
+    },
+    "unreachable": {
+        "": Cause(
+            "there is no way to it from here: it is off, elsewhere, or answers no ARP; cannot "
+            f"tell which; {_TRAINS}",
+            wake,
+            _SEE_ARP,
+        ),
+        "filtered": Cause(
+            "it is on, and this machine gets no way to its ssh server: a firewall there or "
+            "between rejects it, or a route here is wrong; cannot tell which",
+            _OPEN_PORT,
+        ),
+        "large": Cause(
+            "it is on and small packets pass; larger ones are lost on the way",
+            *_LET_LARGE_IN,
+        ),
+        "forbidden": Cause(
+            f"a route or a firewall of this machine forbids the way: {_HERE}",
+            _FREE_WAY,
+        ),
+        "no-route": Cause(
+            f"no network of this machine leads there; a VPN or an interface may be down: {_HERE}",
+            _FREE_WAY,
+        ),
+    },
+    "host-key": {
+        "": Cause(
+            "ssh refuses to speak with what may be another machine; go on only if you know why "
+            "its key is another",
+            look_at_key,
+        ),
+        "revoked": Cause(
+            "known_hosts here has an @revoked line with this key: ssh refuses it, whatever is "
+            "known of it otherwise",
+            here(
+                "{ssh_g} | grep -i knownhosts    names the files; `grep -n '^@revoked' FILE` the "
+                "line: somebody declared this key stolen or lost",
+                "if you know that it is not: take that line out; else {host} needs a new key: "
+                "sudo ssh-keygen -A, after the old one is removed",
+            ),
+        ),
+    },
+    "denied": {
+        "": Cause(
+            "it does not let our key in, and a run cannot type a password; its sshd knows why",
+            *_REFUSED,
+        ),
+        "refused-key": Cause(
+            "its sshd refuses the key, and tells nobody outside why: the key is not in the file "
+            "that it reads, others may write to that file, the account is locked or not allowed, "
+            "or the key is revoked or of a kind that it does not take; cannot tell which",
+            *_REFUSED,
+        ),
+        "after-key": Cause(
+            "its sshd takes the key, and then refuses the account: it is expired, or kept out by "
+            "PAM; its sshd knows which",
+            AT_CONSOLE,
+        ),
+        "expired": Cause(
+            "account or password of that user have expired there: no program may start",
+            AT_CONSOLE,
+        ),
+        "second-factor": Cause(
+            "its sshd takes the key and asks for more, which a run cannot type "
+            "(AuthenticationMethods)",
+            there(
+                "put at the end of /etc/ssh/sshd_config: `Match User {user} Address "
+                "ADDRESS-OF-THIS-MACHINE` with `AuthenticationMethods publickey` below it; then "
+                "{reload}"
+            ),
+        ),
+        "keys-off": Cause(
+            "its sshd takes no keys at all, and a run cannot type a password",
+            there("`PubkeyAuthentication yes` in /etc/ssh/sshd_config; then {reload}"),
+            COPY_KEY,
+        ),
+        "algorithm": Cause(
+            "its sshd takes no key of our kind (PubkeyAcceptedAlgorithms)",
+            there(
+                "sudo sshd -T | grep -i '^pubkeyaccepted'    has the kinds that it takes, in "
+                "/etc/ssh/sshd_config; then {reload}"
+            ),
+            here(
+                "or make a key of a kind that it takes (`ssh-keygen -t ed25519`; `ssh-keygen -t "
+                "rsa -b 3072` for smart cards and old systems), and then {copy}"
+            ),
+        ),
+        "key-mode": Cause(
+            f"ssh does not use a key that others may read: {_HERE}",
+            made(close_key, "about"),
+        ),
+        "passphrase": Cause(
+            f"the key here wants its passphrase, which nobody types for a run: {_HERE}",
+            here(
+                "ssh-add {about}    asks for the passphrase once; where no agent runs, first: "
+                'eval "$(ssh-agent)"'
+            ),
+        ),
+        "stale-pub": Cause(
+            f"ssh offers what the .pub beside the key says, which no host knows: {_HERE}",
+            made(renew_pub, "about"),
+        ),
+        "no-key": Cause(
+            f"ssh has no key here to offer: {_HERE}",
+            here(
+                "ssh-keygen -t ed25519    makes a key; where there is one of another name, "
+                "`IdentityFile` in {config} has to name it"
+            ),
+            COPY_KEY,
+        ),
+        "unused-key": Cause(
+            f"the host takes the key, but ssh cannot sign with it: {_HERE}",
+            here(
+                "{ssh_v} true    has why; an agent that refuses is helped by `ssh-add -D` and "
+                "then `ssh-add`"
+            ),
+        ),
+        "too-many": Cause(
+            f"ssh offers so many keys that sshd hangs up before the right one: {_HERE}",
+            here(
+                "put into {config}, for `Host {host}`: `IdentitiesOnly yes`, and `IdentityFile` "
+                "with the one key that it takes; `ssh-add -l` lists what is offered now"
+            ),
+        ),
+    },
+    "shell": {
+        "": Cause(
+            "something else than the agent starts there: a start file of the shell that prints or "
+            "exits, a shell like nologin, ForceCommand, command= of the key, or ~/.ssh/rc; cannot "
+            "tell which",
+            *RUN_COMMANDS,
+        ),
+        "hangs": Cause(
+            "the login is through, and what starts there waits: a start file of the shell, "
+            "ForceCommand, ~/.ssh/rc or /etc/ssh/sshrc; cannot tell which",
+            *RUN_COMMANDS,
+        ),
+        "start-file": Cause(
+            "the shell runs that line for each program that comes in by ssh, the agent and the "
+            "ranks among them",
+            leave_line_out,
+        ),
+        "nologin": Cause("the login shell of that user lets nobody in", give_shell),
+        "key-command": Cause(
+            "authorized_keys there has a command= for our key, which runs instead of any other",
+            there(
+                "take `command=...` out of line {line} of {file}, or give {host} a key of its own "
+                "there"
+            ),
+        ),
+        "sftp-only": Cause(
+            "its sshd gives this user or key nothing but sftp: ForceCommand, or command= of the "
+            "key",
+            there(
+                "`ForceCommand internal-sftp` of /etc/ssh/sshd_config, or `command=` of "
+                "~/.ssh/authorized_keys, must not be for this user and key; after a change: "
+                "{reload}"
+            ),
+        ),
+        "chroot": Cause(
+            "sshd finds no login shell: it changes the root to a folder that has none "
+            "(ChrootDirectory), or the shell was removed",
+            there(
+                "`ChrootDirectory` of /etc/ssh/sshd_config must not be for this user; after a "
+                "change: {reload}. Where there is none, {about} is gone: sudo usermod -s /bin/sh "
+                "{user}"
+            ),
+        ),
+        "wrong-user": Cause(
+            "that account is not for logins",
+            here("put into {config}, for `Host {host}`: `User {about}`"),
+        ),
+        "restricted": Cause(
+            "the login shell is a restricted one, which starts no program by its path",
+            there("sudo usermod -s /bin/bash {user}"),
+        ),
+        "full": Cause(
+            "no program can write there: a disk or a quota is full",
+            there("df -h ~ /tmp; df -i ~ /tmp; quota    tell what is full"),
+        ),
+    },
+    "python": {
+        "": Cause(
+            "the agent, and every rank, is a Python program",
+            unless_home(made(install_python, "host")),
+        ),
+        "not-executable": Cause(
+            "the system there may not execute that Python: its mode, or that of what it links to, "
+            "or a file system that is mounted noexec",
+            made(make_executable, "host", "about"),
+        ),
+        "barred": Cause(
+            "that Python is there, and a folder on the way to it, or to what it links to, is "
+            "closed to the user as whom ssh comes in",
+            let_pass,
+        ),
+        "other-home": Cause(
+            "that Python takes the library of another one, whose parts do not fit it",
+            made(name_home, "host", "about"),
+        ),
+        "no-place": Cause(
+            "the agent is unpacked into the cache, or else into /dev/shm: a disk that is full, a "
+            "folder of somebody else's, or a program that empties the cache",
+            there(
+                "ls -ld ~/.cache/yoked; df -h ~ /dev/shm    show whether it is full, or somebody "
+                "else's; where it is removed, `ps aux` has the cleaner, or the loop, that does it"
+            ),
+        ),
+        "died": Cause(
+            "the shell there runs what it is told, and Python ends before it runs the agent",
+            unless_home(
+                there(
+                    "{python} -E -s -S -c 'print(1)'    shows it; `sudo dmesg | tail` tells "
+                    "whether the kernel ended it"
+                )
+            ),
+        ),
+    },
+    "other": {
+        "": Cause(f"there is no agent on it; {_TRAINS}", as_told),
+        "ended": Cause(
+            "something ended the connection: a timeout of sshd, a script that ends logins, a "
+            "restart, or the network; what was seen until then counts for nothing",
+            _SEE_LOG,
+        ),
+        "closed": Cause(
+            "it is on, and its sshd closes connections before a word is said: all places for "
+            "logins taken (MaxStartups), /etc/hosts.deny, a ban of this address, or it is just "
+            "starting; cannot tell which",
+            AT_CONSOLE,
+            _SEE_HOLDERS,
+        ),
+        "cut": Cause(
+            "the connection broke while the two sides agreed on keys: its sshd ended, or "
+            "something on the way damages or cuts packets; cannot tell which",
+            AT_CONSOLE,
+            _SEE_HOLDERS,
+        ),
+        "altered": Cause(
+            "what comes is not what was sent: a rule of a firewall that writes into data, there "
+            "or here, or a card or switch that damages it; cannot tell which",
+            AT_CONSOLE,
+            there(
+                "sudo nft -a list ruleset | grep -E '@|set'    there, and here, shows a rule that "
+                "writes into data: nft delete rule TABLE CHAIN handle NUMBER. Where there is "
+                "none: another cable, another port of the switch"
+            ),
+        ),
+        "jump": Cause(
+            "what stands between (a jump host, or a ProxyCommand) does not lead to it",
+            _ASK_PROXY,
+        ),
+        "starting": Cause(
+            "the host is starting or going down, and lets nobody in meanwhile",
+            there("wait a minute; where it stays so, /run/nologin is left over: ls /run/nologin"),
+        ),
+        "bind": Cause(
+            "ssh is told to come from an address that this machine does not have (BindAddress): "
+            f"{_HERE}",
+            here(
+                "grep -niE '^ *Bind' {config} /etc/ssh/ssh_config    finds the line: take it out, "
+                "or limit it to the host that it is meant for"
+            ),
+        ),
+        "no-session": Cause(
+            "the login is through, and its sshd opens no session (MaxSessions)",
+            there(
+                "sudo sshd -T | grep -i maxsessions    has how many; `MaxSessions 10` is usual; "
+                "then {reload}"
+            ),
+        ),
+        "no-match": Cause(
+            "its sshd allows nothing that ssh here does",
+            there(
+                "take the line that names so few out of /etc/ssh/sshd_config (KexAlgorithms, "
+                "HostKeyAlgorithms, Ciphers, MACs: `sudo grep -rnE '^(Kex|HostKeyA|Ciph|MACs)' "
+                "/etc/ssh/`), then {reload}; an sshd that knows no other is too old"
+            ),
+        ),
+        "narrowed": Cause(
+            f"the settings of ssh leave out what it would agree on with the host: {_HERE}",
+            here(
+                "grep -niE '^ *(HostKeyAlgorithms|KexAlgorithms|Ciphers|MACs)' {config} "
+                "/etc/ssh/ssh_config    finds the line: limit it to the host that it is meant "
+                "for, or begin its list with +"
+            ),
+        ),
+        "config": Cause(
+            f"ssh does not read its own settings: {_HERE}",
+            here("mend that line; {ssh_g} says whether ssh reads all of it"),
+        ),
+        "config-mode": Cause(
+            f"others may write to the settings of ssh, so it does not trust them: {_HERE}",
+            here("ls -l {about}; chmod go-w {about}; it must be yours or root's"),
+        ),
+        "no-ssh": Cause(f"no other host can be reached: {_HERE}", as_told),
+    },
 }

@@ -34,6 +34,15 @@ def template(words: str, /) -> Callable[..., Line]:
     return functools.partial(shell_line, words)
 
 
+def by_hand_later(words: str, /) -> Callable[..., Fix]:
+    """`by_hand`, with the host and the values named later."""
+
+    def make(host: str, /, **values: object) -> Fix:
+        return by_hand(host, words, **values)
+
+    return make
+
+
 @repair
 def by_hand(host: str, words: str, /, **values: object) -> Fix:
     """What only a person can do. host "": wherever. words, values: as of `shell_line`, for a person
