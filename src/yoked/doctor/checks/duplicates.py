@@ -66,13 +66,11 @@ def same_address(seen: Examination) -> Iterator[Match]:
             how="network",
             names=[name, lost],
             address=known,
-            other=lost,
-            route="",
         )
     for one, other, mac in _one_card(seen):
         yield Match(
             (other.name, one.name), _own_card(seen, other), how="card",
-            names=[one.name, other.name], address=mac, other=one.name, route="",
+            names=[one.name, other.name], address=mac,
         )  # fmt: skip
     for host in several(seen):
         address = chosen_address(seen, host)
@@ -90,8 +88,6 @@ def same_address(seen: Examination) -> Iterator[Match]:
             how="network",
             names=names,
             address=address,
-            other=names[0],
-            route="",
         )
 
 
@@ -112,7 +108,6 @@ def _by_route(seen: Examination) -> Iterator[Match]:
                     (host.name, lost.name),
                     found[1],
                     how="route",
-                    names=[host.name, lost.name],
                     address=address,
                     other=lost.name,
                     route=f"`{found[0]}`",

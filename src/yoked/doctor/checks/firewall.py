@@ -399,8 +399,6 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
                 sysctl(host.name, _KEPT, _USUAL_KEPT, was=kept),
                 how="forgets",
                 severity="warning" if rules is None else "error",
-                count=0,
-                most=0,
                 kept=int(kept),
                 setting=_KEPT,
                 rule="; only root reads whether a rule depends on it" if rules is None else "",
@@ -416,9 +414,6 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
             severity="error" if count >= most else "warning",
             count=count,
             most=most,
-            kept=0,
-            setting="",
-            rule="",
         )
 
 

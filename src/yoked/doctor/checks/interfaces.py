@@ -33,9 +33,9 @@ from yoked.doctor.repairs.network import (
 )
 from yoked.doctor.repairs.system import sysctl
 from yoked.doctor.repairs.tables import set_link
-from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.records.examination import Examination, Fix, HostSeen, Severity
 from yoked.records.shell import listed_words
-from yoked.units import listed, plural
+from yoked.units import listed
 
 LINKS = (
     "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",
@@ -132,8 +132,8 @@ def interface_down(seen: Examination) -> Iterator[Match]:
     saw={
         "signal": "{wanted} of {host} is on, but has no signal",
         "lower": "{wanted} of {host} lies over {lower}, which is switched off",
-        "flaps": "the signal of {wanted} of {host} came or went {times} while the doctor "
-        "looked{rule}",
+        "flaps": "the signal of {wanted} of {host} came or went {times:plural time} while "
+        "the doctor looked{rule}",
     },
     why={
         "signal": "the cable is out, or the switch or access point is off",
@@ -156,12 +156,13 @@ def no_carrier(seen: Examination) -> Iterator[Match]:
         if _OWN_BRIDGE.fullmatch(wanted):
             continue
         if lost and lower:
-            yield _signal(host, wanted, "lower", set_link_up(host.name, lower[0]), lower=lower[0])
+            mend = set_link_up(host.name, lower[0])
+            yield Match(host.name, mend, how="lower", wanted=wanted, lower=lower[0])
         elif lost:
             plug = by_hand(
                 host.name, "plug in the cable of {it}, or join its wireless network", it=wanted
             )
-            yield _signal(host, wanted, "signal", plug)
+            yield Match(host.name, plug, how="signal", wanted=wanted)
         elif (times := _signal_changes(host, wanted)) and not _is_anothers(seen, host):
             ends, rule = stop_first(host, "links")
             cable = by_hand(
@@ -169,27 +170,8 @@ def no_carrier(seen: Examination) -> Iterator[Match]:
                 "try another cable and another port for {it}; `ip monitor link` shows each change",
                 it=wanted,
             )
-            yield _signal(host, wanted, "flaps", *(ends or (cable,)), times=times, rule=rule)
-
-
-def _signal(
-    host: HostSeen,
-    wanted: str,
-    how: str,
-    *fix: Fix,
-    lower: str = "",
-    times: int = 0,
-    rule: str = "",
-) -> Match:
-    return Match(
-        host.name,
-        *fix,
-        how=how,
-        wanted=wanted,
-        lower=lower,
-        times=plural(times, "time"),
-        rule=rule,
-    )
+            fixes = ends or (cable,)
+            yield Match(host.name, *fixes, how="flaps", wanted=wanted, times=times, rule=rule)
 
 
 def _signal_changes(host: HostSeen, interface: str) -> int:
@@ -248,7 +230,7 @@ def no_address(seen: Examination) -> Iterator[Match]:
                 continue
             rule, first = _no_six(seen, host, wanted)
             give = _give_address(seen, host, wanted)
-            yield _address(host, wanted, "none", *first, give, rule=rule)
+            yield Match(host.name, *first, give, how="none", wanted=wanted, rule=rule)
         elif wanted in own_interfaces(host):
             yield from _unlasting(seen, host, wanted)
 
@@ -258,7 +240,8 @@ def _labelled(host: HostSeen, wanted: str) -> Match | None:
     for name, address, prefix in addresses(host):
         if name.partition(":")[0] == wanted and prefix:
             again = relabel_address(host.name, address, prefix, wanted, name)
-            return _address(host, wanted, "label", again, address=address, changed=name)
+            return Match(host.name, again, how="label", wanted=wanted, address=address,
+                         changed=name)  # fmt: skip
     return None
 
 
@@ -294,8 +277,8 @@ def _unlasting(seen: Examination, host: HostSeen, interface: str) -> Iterator[Ma
             return
         ends, rule = stop_first(host, "addresses", "links")
         changed = "came" if came else "went"
-        yield _address(host, interface, "changes", *(ends or (_one_manager(host, interface),)),
-                       address=address, changed=changed, rule=rule)  # fmt: skip
+        yield Match(host.name, *(ends or (_one_manager(host, interface),)), how="changes",
+                    wanted=interface, address=address, changed=changed, rule=rule)  # fmt: skip
         return
     left_s = at(link, "ends_s", address)
     managers = part(host, "writers", "managers")
@@ -304,31 +287,9 @@ def _unlasting(seen: Examination, host: HostSeen, interface: str) -> Iterator[Ma
     if left_s is not None and not managers and left_s < (_AT_ONCE_S if hidden else _SOON_S):
         device = interface.partition(":")[0]
         keep = keep_address(host.name, address, prefix_of(host, address), device, left_s)
-        yield _address(host, interface, "ends", keep, address=address, left_s=left_s)
-
-
-def _address(
-    host: HostSeen,
-    wanted: str,
-    how: str,
-    *fix: Fix,
-    address: str = "",
-    changed: str = "",
-    rule: str = "",
-    left_s: int = 0,
-) -> Match:
-    late = left_s > _DURING_A_RUN_S
-    return Match(
-        host.name,
-        *fix,
-        severity="warning" if late else "error",
-        how=how,
-        wanted=wanted,
-        address=address,
-        changed=changed,
-        rule=rule,
-        left=left_s,
-    )
+        severity: Severity = "warning" if left_s > _DURING_A_RUN_S else "error"
+        yield Match(host.name, keep, severity=severity, how="ends", wanted=interface,
+                    address=address, left=left_s)  # fmt: skip
 
 
 def _one_manager(host: HostSeen, interface: str) -> Fix:

@@ -257,7 +257,6 @@ def package_altered(seen: Examination) -> Iterator[Match]:
                 files=first_listed(files, others=more),
                 package=f"{package} {version}",
                 flaw=_FLAWS.get(how, how),
-                others=(),
             )
     yield from _in_other_libraries(seen)
 
@@ -329,8 +328,6 @@ def _in_other_libraries(seen: Examination) -> Iterator[Match]:
                 severity="error",
                 how="library",
                 files=first_listed(files),
-                package="",
-                flaw="",
                 others=others,
             )
 

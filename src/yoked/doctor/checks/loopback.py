@@ -13,7 +13,7 @@ from yoked.doctor.packets import Packet
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import add_address, set_link_up
 from yoked.doctor.ruleset import Suspect
-from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.records.examination import Examination, HostSeen
 
 _LOOPBACK = "127.0.0.1"
 # The host answered that there is no such address, or not at all, or with a no.
@@ -52,9 +52,10 @@ def loopback(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         told = mapping(part(host, "loopback"))
         if at(link_of(host, "lo"), "up") is False:
-            yield _match(host, "down", set_link_up(host.name, "lo"))
+            yield Match(host.name, set_link_up(host.name, "lo"), how="down")
         elif told.get(_LOOPBACK) == _NO_ADDRESS:
-            yield _match(host, "no-address", add_address(host.name, _LOOPBACK, 8, "lo"))
+            mend = add_address(host.name, _LOOPBACK, 8, "lo")
+            yield Match(host.name, mend, how="no-address", address=_LOOPBACK)
         else:
             # Others of its addresses are no part of a run.
             used = [_LOOPBACK, chosen_address(seen, host)]
@@ -68,24 +69,12 @@ def loopback(seen: Examination) -> Iterator[Match]:
 def _late(seen: Examination, host: HostSeen) -> Match:
     """It reaches itself, and hardly with data."""
     told, rules, cause = part(host, "firewall"), _rules(host, _LOOPBACK), cause_at_home(seen, host)
-    if cause.host is None and rules:
-        words = f"; perhaps by {held_by(told, rules)}: {rules[0].words}"
-        return _match(host, "slow", *allow_loopback(host.name, told, rules), rule=words)
     look = by_hand(host.name, "`tc -s qdisc show dev lo` shows what waits there")
-    return _match(host, "slow", *(cause.fix or (look,)), rule=cause.words)
-
-
-def _match(host: HostSeen, how: str, *fix: Fix, **found: str) -> Match:
-    params = {"address": _LOOPBACK, "error": "", "firewall": "", "rule": "", **found}
-    return Match(
-        host.name,
-        *fix,
-        how=how,
-        address=params["address"],
-        error=params["error"],
-        firewall=params["firewall"],
-        rule=params["rule"],
-    )
+    fixes, words = cause.fix or (look,), cause.words
+    if cause.host is None and rules:
+        fixes = allow_loopback(host.name, told, rules)
+        words = f"; perhaps by {held_by(told, rules)}: {rules[0].words}"
+    return Match(host.name, *fixes, how="slow", address=_LOOPBACK, rule=words)
 
 
 def _refused(seen: Examination, host: HostSeen, address: str, error: str) -> Match:
@@ -93,10 +82,10 @@ def _refused(seen: Examination, host: HostSeen, address: str, error: str) -> Mat
     told = part(host, "firewall")
     rules = _rules(host, address)
     if rules:
-        return _match(
-            host,
-            "rule",
+        return Match(
+            host.name,
             *allow_loopback(host.name, told, rules),
+            how="rule",
             address=address,
             error=error,
             firewall=held_by(told, rules),
@@ -104,21 +93,23 @@ def _refused(seen: Examination, host: HostSeen, address: str, error: str) -> Mat
         )
     cause = cause_at_home(seen, host)
     if cause.host:
-        return _match(host, "unknown", *cause.fix, address=address, error=error, rule=cause.words)
-    if ruleset_of(told) is None:
+        fixes, rule = cause.fix, cause.words
+    elif ruleset_of(told) is None:
         rule = "; only root reads its rules"
         look = by_hand(
             host.name,
             "`sudo nft list ruleset` shows which rule drops or rejects what comes in by lo; "
             "`yoked doctor --sudo` names it",
         )
+        fixes = (look,)
     else:
         rule = "; no rule of its firewall does that"
         look = by_hand(
             host.name,
             "`ip rule; ip route show table local; ip xfrm policy` shows what else decides there",
         )
-    return _match(host, "unknown", look, address=address, error=error, rule=rule)
+        fixes = (look,)
+    return Match(host.name, *fixes, how="unknown", address=address, error=error, rule=rule)
 
 
 def _rules(host: HostSeen, address: str) -> list[Suspect]:

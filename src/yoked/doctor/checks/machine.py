@@ -412,7 +412,6 @@ def clock(seen: Examination) -> Iterator[Match]:
             ),
             severity="error" if counts else "warning",
             how="turned-here" if is_here else "turned",
-            abs=0.0,
             which=which,
             keeper="deadlines count by it" if counts else "deadlines do not count by it",
         )

@@ -162,7 +162,6 @@ def program_odd(seen: Examination) -> Iterator[Match]:
             by_hand("", "mend it here; what is here is what each host gets"),
             how="broken",
             names=first_listed(map(shown_name, broken)),
-            it="",
         )
     for kind in ("left", "left_named"):
         left = list(map(str, at(seen.controller, kind) or ()))
@@ -190,7 +189,6 @@ def program_odd(seen: Examination) -> Iterator[Match]:
                 severity="warning",
                 how="special" if how == "special" else "name",
                 names=first_listed(map(shown_name, names)),
-                it="",
             )
 
 

@@ -128,7 +128,7 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
             "it asks first: take it out, or have its program end at once",
             config=config,
         )
-        yield Match((), mend, how="here", connect_s=longest_s, took_s=settings_s, file="", words="")
+        yield Match((), mend, how="here", connect_s=longest_s, took_s=settings_s)
         return
     for host in slow:
         told = mapping(part(host, "shell", "takes_long"))
@@ -152,9 +152,6 @@ def ssh_slow(seen: Examination) -> Iterator[Match]:
                 "is what usually takes long",
             ),
             connect_s=host.connect_s,
-            file="",
-            took_s=0.0,
-            words="",
         )
 
 
@@ -207,7 +204,7 @@ def shell_noise(seen: Examination) -> Iterator[Match]:
         # No start file prints: it is what sshd runs itself. Else nobody knows, and each is tried.
         known = rc and part(host, "shell", "searched") is True
         mend = move_aside(host.name, str(rc)) if known else quiet(host.name)
-        yield Match(host.name, mend, how="rc" if rc else "", file=rc, words="")
+        yield Match(host.name, mend, how="rc" if rc else "", file=rc)
 
 
 CHECKS = (
