@@ -10,7 +10,7 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import described
 from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of, turned_clock
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.startfiles import unset_variable
+from yoked.doctor.repairs.startfiles import leave_out_lines, unset_variable
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
 
@@ -77,6 +77,14 @@ def take_out(host: HostSeen, names: Iterable[str]) -> Iterator[Fix]:
     for name in names:
         places = None if told is None else mapping(told).get(name, ())
         yield from unset_variable(host.name, home, name, places)
+
+
+def lines_out(host: HostSeen, what: str, otherwise: Fix) -> tuple[Fix, ...]:
+    """The lines that have a host's start files no longer set what `set_limits` has; otherwise:
+    where none does.
+    """
+    places = mapping(part(host, "set_limits")).get(what) or ()
+    return leave_out_lines(host.name, places) or (otherwise,)
 
 
 def where_set(host: HostSeen, name: str) -> str:

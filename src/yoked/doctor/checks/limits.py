@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.environment import shown_places
+from yoked.doctor.checks.environment import lines_out, shown_places
 from yoked.doctor.checks.links import NO_DESCRIPTORS, USED_UP
 from yoked.doctor.checks.path import stop_first
 from yoked.doctor.checks.query import mapping, part, ranks_of
@@ -266,13 +266,8 @@ def umask(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         mask = part(host, "limits", "umask")
         if mask is not None and mask & 0o700:
-            places = mapping(part(host, "set_limits")).get("umask") or ()
             look = by_hand(host.name, "take the `umask` line out of the shell's start files")
-            yield Match(
-                host.name,
-                *(leave_out_lines(host.name, places) or (look,)),
-                mask=mask,
-            )
+            yield Match(host.name, *lines_out(host, "umask", look), mask=mask)
 
 
 @check(

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from yoked.costmodel.memory import USABLE_GPU_FRACTION
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.environment import lines_out
 from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of, turned_clock
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import drop_host, set_ranks
-from yoked.doctor.repairs.startfiles import leave_out_lines
 from yoked.doctor.repairs.system import set_clock, sysctl
-from yoked.records.examination import Examination, HostSeen
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.text import one_line
 from yoked.units import format_duration, plural
 
@@ -271,54 +271,38 @@ def ranks(seen: Examination) -> Iterator[Match]:
 def cpu_quota(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         yield from _stopped(host)
-        own, of_init = (part(host, "processors", each) for each in ("affinity", "of_init"))
-        if own and of_init and own < of_init:
-            places = mapping(part(host, "set_limits")).get("cpus") or ()
-            look = by_hand(
-                host.name,
-                "take `taskset` out of the shell's start files, or CPUAffinity= out of the ssh "
-                "server's unit; `taskset -p 1` shows what process 1 may use",
-            )
-            yield Match(
-                host.name,
-                *(leave_out_lines(host.name, places) or (look,)),
-                severity="warning",
-                how="priority",
-                limit=f"{own} of {plural(of_init, 'CPU')}",
-            )
-        quota, online = part(host, "processors", "quota_cores"), part(host, "processors", "online")
-        if quota is not None and online and quota < online:
-            yield Match(
-                host.name,
-                by_hand(host.name, "start the container or unit with a higher --cpus or CPUQuota"),
-                severity="warning",
-                limit=f"{quota:g} of {plural(online, 'CPU')}",
-            )
-        if tracer := mapping(part(host, "processors", "tracer")):
-            name = one_line(str(tracer.get("command") or "a program"))
-            yield Match(
-                host.name,
-                by_hand(host.name, "end it: sudo kill {pid}", pid=tracer["pid"]),
-                severity="warning",
-                how="priority",
-                limit=f"a look of {name} (process {tracer['pid']}) at each of its system calls",
-            )
-        nice = part(host, "processors", "nice") or 0
-        is_idle = part(host, "processors", "policy") == "idle"
-        if is_idle or nice >= _LOW_NICE:
-            places = mapping(part(host, "set_limits")).get("priority") or ()
-            look = by_hand(
-                host.name,
-                "take `chrt`, `nice` or `renice` out of the shell's start files, or out of the "
-                "ssh server's unit (Nice=, CPUSchedulingPolicy=)",
-            )
-            yield Match(
-                host.name,
-                *(leave_out_lines(host.name, places) or (look,)),
-                severity="warning",
-                how="priority",
-                limit="only what is idle (SCHED_IDLE)" if is_idle else f"the low priority {nice:g}",
-            )
+        for how, limit, fixes in _held_back(host):
+            yield Match(host.name, *fixes, severity="warning", how=how, limit=limit)
+
+
+def _held_back(host: HostSeen) -> Iterator[tuple[str, str, tuple[Fix, ...]]]:
+    """(which of the sentences fits, what holds a run back, the lines that end that)."""
+    told = mapping(part(host, "processors"))
+    own, of_init = told.get("affinity"), told.get("of_init")
+    if own and of_init and own < of_init:
+        look = by_hand(
+            host.name,
+            "take `taskset` out of the shell's start files, or CPUAffinity= out of the ssh "
+            "server's unit; `taskset -p 1` shows what process 1 may use",
+        )
+        yield "priority", f"{own} of {plural(of_init, 'CPU')}", lines_out(host, "cpus", look)
+    quota, online = told.get("quota_cores"), told.get("online")
+    if quota is not None and online and quota < online:
+        more = by_hand(host.name, "start the container or unit with a higher --cpus or CPUQuota")
+        yield "", f"{quota:g} of {plural(online, 'CPU')}", (more,)
+    if tracer := mapping(told.get("tracer")):
+        name = one_line(str(tracer.get("command") or "a program"))
+        limit = f"a look of {name} (process {tracer['pid']}) at each of its system calls"
+        yield "priority", limit, (by_hand(host.name, "end it: sudo kill {pid}", pid=tracer["pid"]),)
+    nice, is_idle = told.get("nice") or 0, told.get("policy") == "idle"
+    if is_idle or nice >= _LOW_NICE:
+        look = by_hand(
+            host.name,
+            "take `chrt`, `nice` or `renice` out of the shell's start files, or out of the ssh "
+            "server's unit (Nice=, CPUSchedulingPolicy=)",
+        )
+        limit = "only what is idle (SCHED_IDLE)" if is_idle else f"the low priority {nice:g}"
+        yield "priority", limit, lines_out(host, "priority", look)
 
 
 def _stopped(host: HostSeen) -> Iterator[Match]:
