@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 from yoked.doctor.checks.query import (
     address_of,
@@ -17,6 +18,8 @@ from yoked.doctor.checks.query import (
 )
 from yoked.doctor.repairs.tables import make_anew, set_link
 from yoked.records.examination import Examination, Fix, HostSeen
+
+Kind = Literal["rule", "queue", "route", "setting", "program", "entry", "maker"]
 
 # Kinds of interfaces whose two ends have to be alike.
 _TUNNELS = frozenset({
@@ -32,12 +35,13 @@ _USUAL_BATCH = ("gso_max_size", "65536", "gso_max_segs", "65535")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Something that one host has near a link. words: for people, without the host."""
+class Oddity:
+    """Something unusual that one host has near a link. words: for people, without the host."""
 
     host: str
     words: str
     fix: tuple[Fix, ...]
+    kind: Kind = "entry"
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def values(words: Sequence[str], *names: str) -> list[str]:
     return [value for name, value in pairwise(words) if name in names]
 
 
-def settings_near(end: End) -> Iterator[Entry]:
+def settings_near(end: End) -> Iterator[Oddity]:
     """What was set of an interface on the way, and is set of none of the others' like it."""
     told, name = words_of(end.host), end.host.name
     others = [
@@ -121,7 +125,7 @@ def settings_near(end: End) -> Iterator[Entry]:
             yield _set(name, port, words, (*on, "off" if value == "on" else "on"), (*on, value))
 
 
-def _unheard(end: End, words: Sequence[str]) -> Iterator[Entry]:
+def _unheard(end: End, words: Sequence[str]) -> Iterator[Oddity]:
     """A macvlan of mode source hears the cards of its list alone."""
     there = chosen_device(end.seen, end.other)
     mac = str(at(mapping(part(end.other, "links")).get(there), "mac") or "").lower()
@@ -129,8 +133,7 @@ def _unheard(end: End, words: Sequence[str]) -> Iterator[Entry]:
         change = ("type", "macvlan", "macaddr")
         said = f"macvlan mode source remotes {words[words.index('remotes') + 1]}"
         found = _set(end.host.name, end.device, said, (*change, "add", mac), (*change, "del", mac))
-        words_too = f", whose list lacks {mac} of {end.other.name}"
-        yield Entry(found.host, f"{found.words}{words_too}", found.fix)
+        yield replace(found, words=f"{found.words}, whose list lacks {mac} of {end.other.name}")
 
 
 def _settings_of(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
@@ -157,12 +160,12 @@ def _options_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield option, value
 
 
-def _set(host: str, device: str, words: str, on: Sequence[str], back: Sequence[str]) -> Entry:
+def _set(host: str, device: str, words: str, on: Sequence[str], back: Sequence[str]) -> Oddity:
     fix = set_link(host, device, on, back)
-    return Entry(host, f"`{words}` of its {device} (`ip -d link`)", (fix,))
+    return Oddity(host, f"`{words}` of its {device} (`ip -d link`)", (fix,))
 
 
-def batches_near(end: End) -> Iterator[Entry]:
+def batches_near(end: End) -> Iterator[Oddity]:
     """An interface that takes few bytes at a time from the kernel."""
     words = words_of(end.host).get(end.device, [])
     told = {name: int(value) for name in ("gso_max_size", "gso_max_segs")
@@ -186,7 +189,7 @@ def _kind_words(words: Sequence[str]) -> list[str]:
     return rest[:end]
 
 
-def tunnel_near(end: End) -> Iterator[Entry]:
+def tunnel_near(end: End) -> Iterator[Oddity]:
     """The interface of the run is an end of a tunnel, and the two ends are not alike."""
     there = chosen_device(end.seen, end.other)
     mine = _kind_words(words_of(end.host).get(end.device, []))
@@ -213,7 +216,7 @@ def tunnel_near(end: End) -> Iterator[Entry]:
         end.host.name, end.device, (wanted, mine), own, int(told.get("mtu_bytes") or 1500)
     )
     words = f"`{ours}` of its {mine[0]} {end.device}, where {end.other.name} has `{other}`"
-    yield Entry(end.host.name, words, (fix,))
+    yield Oddity(end.host.name, words, (fix,))
 
 
 def _differing(
@@ -232,7 +235,7 @@ def _differing(
                 yield (name, one), (name, other)
 
 
-def rings(host: HostSeen) -> Iterator[Entry]:
+def rings(host: HostSeen) -> Iterator[Oddity]:
     """Pairs of which both ends are ports of one bridge: what comes in goes round without end."""
     told = words_of(host)
     for name, words in told.items():
@@ -241,4 +244,4 @@ def rings(host: HostSeen) -> Iterator[Entry]:
         if closed and other < name and "stp_state" not in told.get(master[0], ()):
             opened = ("nomaster",), ("master", master[0])
             told_as = f"both ends of a pair, {other} and {name}, are ports of {master[0]}"
-            yield Entry(host.name, told_as, (set_link(host.name, name, *opened),))
+            yield Oddity(host.name, told_as, (set_link(host.name, name, *opened),))

@@ -76,7 +76,7 @@ def _wrong_card(group: Group, mac: str) -> Match:
     owner = next((each.name for each in group.seen.up if mac in cards_of(each)), None)
     found = [] if owner is None else list(packet_makers(group.seen, group.seen.host(owner)))
     if found:
-        look = found[0][1]
+        (look,) = found[0].fix
     elif owner is None:
         look = by_hand(
             group.host.name,
@@ -92,7 +92,7 @@ def _wrong_card(group: Group, mac: str) -> Match:
             address=group.address,
         )
     whose = f"of {owner}" if owner else "which is none of the fleet's"
-    whose += f", perhaps by {found[0][0]}" if found else ""
+    whose += f", perhaps by {found[0].words}" if found else ""
     return group.match(
         look,
         hosts=[owner or group.host.name, *([group.host.name] if owner else [])],

@@ -20,7 +20,7 @@ from yoked.doctor.checks.blame import (
     changed_at_home,
     changed_by_rules,
 )
-from yoked.doctor.checks.devices import End, on_the_way
+from yoked.doctor.checks.devices import End, Kind, Oddity, on_the_way
 from yoked.doctor.checks.query import (
     at,
     chosen_address,
@@ -45,7 +45,6 @@ from yoked.units import listed
 # host does to a link.
 Symptom = Literal["slow", "large", "stalls", "loses", "late", "breaks", "silent", "disturbs"]
 Side = Literal["in", "out"]
-Kind = Literal["rule", "queue", "route", "setting", "program", "entry", "maker"]
 
 # Of these it is known in which direction packets suffer; the others may in any.
 _OF_DATA = frozenset({"slow", "large", "stalls"})
@@ -79,16 +78,6 @@ _LOOPS: Mapping[str, frozenset[str]] = {
     "breaks": frozenset({"connections", "links", "addresses", "routes", "rules"}),
     "slow": frozenset({"queues", "settings"}),
 }
-
-
-@dataclass(frozen=True)
-class Oddity:
-    """Something unusual on a way. words: for people, without the host."""
-
-    kind: Kind
-    host: str
-    words: str
-    fix: tuple[Fix, ...]
 
 
 @dataclass(frozen=True)
@@ -200,8 +189,7 @@ def _unlike(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]
             continue
         end = End(seen, host, device, own, peer, other)
         leaves = "out" in _sides(dial, symptom, role)
-        for entry in entries_near(end, leaves=leaves, slow=symptom == "slow"):
-            yield Oddity("entry", entry.host, entry.words, entry.fix)
+        yield from entries_near(end, leaves=leaves, slow=symptom == "slow")
 
 
 def _making_packets(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddity]:
@@ -212,12 +200,11 @@ def _making_packets(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator
     if symptom not in ("silent", "breaks", "stalls"):
         return
     for host in seen.up:
-        for program, fix in packet_makers(seen, host):
-            yield Oddity("maker", host.name, program, (fix,))
+        yield from packet_makers(seen, host)
 
 
-def packet_makers(seen: Examination, host: HostSeen) -> Iterator[tuple[str, Fix]]:
-    """(a program of a host that makes packets by itself and that no other has, what ends it)."""
+def packet_makers(seen: Examination, host: HostSeen) -> Iterator[Oddity]:
+    """The programs of a host that make packets by themselves and that no other has."""
     others = {
         each["command"]
         for other in seen.up
@@ -230,8 +217,8 @@ def packet_makers(seen: Examination, host: HostSeen) -> Iterator[tuple[str, Fix]
             words = (
                 f"the program `{command}` (process {each['pid']}), which makes packets by itself"
             )
-            yield words, by_hand(host.name, "end it, unless it is wanted: `kill {pid}`",
-                                 pid=each["pid"])  # fmt: skip
+            end = by_hand(host.name, "end it, unless it is wanted: `kill {pid}`", pid=each["pid"])
+            yield Oddity(host.name, words, (end,), "maker")
 
 
 def _changing(seen: Examination, blames: Iterable[Blame]) -> Iterator[Oddity]:
@@ -240,7 +227,7 @@ def _changing(seen: Examination, blames: Iterable[Blame]) -> Iterator[Oddity]:
         (rule,) = each.found
         told = part(seen.host(each.host), "firewall")
         words = f"{held_by(told, each.found)}: {rule.words}"
-        yield Oddity("rule", each.host, words, (drop_rule(each.host, rule),))
+        yield Oddity(each.host, words, (drop_rule(each.host, rule),), "rule")
 
 
 def _disturbing(seen: Examination, dial: Dial) -> Iterator[Oddity]:
@@ -248,8 +235,7 @@ def _disturbing(seen: Examination, dial: Dial) -> Iterator[Oddity]:
     the senders' own addresses, or answers in their place.
     """
     wanted = [each for each in (dial.address, dial.source_address) if each]
-    for entry in disturbers(seen, wanted):
-        yield Oddity("entry", entry.host, entry.words, entry.fix)
+    yield from disturbers(seen, wanted)
     for host in seen.up:
         device = chosen_device(seen, host)
         links = mapping(part(host, "links"))
@@ -287,7 +273,7 @@ def _refusing(seen: Examination, dial: Dial, words: re.Pattern[str]) -> Iterator
         peers = [address for address in others if address]
         fix = allow(each.host, told, peers, each.direction, found=each.found)
         rule = f"{held_by(told, each.found)}: {each.found[0].words}"
-        yield Oddity("rule", each.host, rule, fix)
+        yield Oddity(each.host, rule, fix, "rule")
 
 
 def _long_chains(host: str, told: Any) -> Iterator[Oddity]:
@@ -300,7 +286,7 @@ def _long_chains(host: str, told: Any) -> Iterator[Oddity]:
             "whoever makes them does it again",
             chain=command_line(family, table, name),
         )
-        yield Oddity("rule", host, f"{count:,} rules in chain {chain} of nftables", (shorter,))
+        yield Oddity(host, f"{count:,} rules in chain {chain} of nftables", (shorter,), "rule")
 
 
 def _queues(
@@ -334,7 +320,7 @@ def _queue(host: HostSeen, name: str, side: Side, line: str, through: str) -> Od
         " || ", (command_line("tc", "qdisc", "del", "dev", name, place) for place in places)
     )
     away = by_hand(host.name, "`{lines}` takes it away, if nobody needs it", lines=lines)
-    return Oddity("queue", host.name, f"`{one_line(line)}` for {where}", (away,))
+    return Oddity(host.name, f"`{one_line(line)}` for {where}", (away,), "queue")
 
 
 def _lines(links: Mapping[str, Any], device: str, side: Side) -> list[str]:
@@ -403,7 +389,7 @@ def _routes(seen: Examination, host: HostSeen, peer: str, end: str) -> Iterator[
             host.name, f"{network}/{prefix}", at(way, "gateway"), device, own, dict(told)
         )
     )
-    yield Oddity("route", host.name, f"the route to {peer} with `{words}`", (fix,))
+    yield Oddity(host.name, f"the route to {peer} with `{words}`", (fix,), "route")
 
 
 def _below(value: object, least: int | None) -> bool:
@@ -425,7 +411,7 @@ def _settings(
         if others and all(each == value for each in others):
             continue
         fix = sysctl(host.name, name, setting.usual, was=value)
-        yield Oddity("setting", host.name, f"`{name} = {value}`", (fix,))
+        yield Oddity(host.name, f"`{name} = {value}`", (fix,), "setting")
 
 
 def _loops(host: HostSeen, changes: frozenset[str]) -> Iterator[Oddity]:
@@ -433,15 +419,10 @@ def _loops(host: HostSeen, changes: frozenset[str]) -> Iterator[Oddity]:
         if not changes & {*loop["changes"]}:
             continue
         command, words = (shortened(one_line(loop[each])) for each in ("command", "words"))
-        yield Oddity(
-            "program",
+        said = f"the program `{command}` (process {loop['pid']}), which runs `{words}`"
+        end = by_hand(
             host.name,
-            f"the program `{command}` (process {loop['pid']}), which runs `{words}`",
-            (
-                by_hand(
-                    host.name,
-                    "end the program and what starts it, unless it is wanted: `kill {pid}`",
-                    pid=loop["pid"],
-                ),
-            ),
+            "end the program and what starts it, unless it is wanted: `kill {pid}`",
+            pid=loop["pid"],
         )
+        yield Oddity(host.name, said, (end,), "program")

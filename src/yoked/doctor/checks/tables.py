@@ -14,7 +14,7 @@ from typing import Any
 
 from yoked.doctor.checks.devices import (
     End,
-    Entry,
+    Oddity,
     batches_near,
     rings,
     settings_near,
@@ -41,7 +41,7 @@ _STATES = {"linkdown": 0, "dead": 0, "offload": 0, "trap": 0, "error": 1, "expir
            "age": 1, "notify": 0, "rt_offload": 0, "rt_trap": 0}  # fmt: skip
 
 
-def entries_near(end: End, *, leaves: bool, slow: bool = False) -> Iterator[Entry]:
+def entries_near(end: End, *, leaves: bool, slow: bool = False) -> Iterator[Oddity]:
     """What is odd where packets to the other end leave, or those from it come in. slow: what can
     only make them slow.
     """
@@ -58,7 +58,7 @@ def entries_near(end: End, *, leaves: bool, slow: bool = False) -> Iterator[Entr
         yield from _bridges(end)
 
 
-def disturbers(seen: Examination, wanted: Sequence[str]) -> Iterator[Entry]:
+def disturbers(seen: Examination, wanted: Sequence[str]) -> Iterator[Oddity]:
     """Hosts that answer for addresses which others have."""
     for host in seen.up:
         own = {address for _, address, _ in addresses(host)}
@@ -68,7 +68,7 @@ def disturbers(seen: Examination, wanted: Sequence[str]) -> Iterator[Entry]:
                 device = next(iter(values(words, "dev")), "")
                 said = ["proxy", words[0], "dev", device]
                 fix = drop_entry(host.name, said, *_ip(words[0]), "neighbour")
-                yield Entry(host.name, f"the entry `{line}` of its neighbours", (fix,))
+                yield Oddity(host.name, f"the entry `{line}` of its neighbours", (fix,))
         yield from rings(host)
 
 
@@ -128,7 +128,7 @@ def _split(lines: Iterable[str] | None) -> Iterator[tuple[str, list[str]]]:
             yield line, words
 
 
-def rules_before(host: HostSeen, peer: str, before: int) -> Iterator[Entry]:
+def rules_before(host: HostSeen, peer: str, before: int) -> Iterator[Oddity]:
     """The rules of a host that are asked before one of this place could be, but the kernel's."""
     for line in part(host, "tables", "rules") or ():
         found = _Rule.of(line)
@@ -175,7 +175,7 @@ def _drop_route(host: str, words: Sequence[str], peer: str) -> Fix:
     return drop_entry(host, said, *_ip(peer), "route")
 
 
-def _routes(end: End) -> Iterator[Entry]:
+def _routes(end: End) -> Iterator[Oddity]:
     """The route that decides, where somebody made it, or one that forbids the way."""
     way = part(end.host, "routes", end.peer)
     taken = f"{at(way, 'network')}/{at(way, 'prefix')}"
@@ -191,7 +191,7 @@ def _routes(end: End) -> Iterator[Entry]:
             words[0] in ("local", "broadcast") and at(way, "kind") is None
         ):  # fmt: skip
             fix = _drop_route(end.host.name, words, end.peer)
-            yield Entry(end.host.name, f"the route `{line}`", (fix,))
+            yield Oddity(end.host.name, f"the route `{line}`", (fix,))
 
 
 @dataclass(frozen=True)
@@ -226,15 +226,15 @@ class _Rule:
                 return False
         return self.value("oif") in (None, end.device)
 
-    def entry(self, host: str) -> Entry:
+    def entry(self, host: str) -> Oddity:
         """The rule as something odd."""
         words = ["pref", str(self.place), *(word for word in self.words if word != "[detached]")]
         family = ("-6",) if self.is_six else ()
         fix = drop_entry(host, words, "ip", *family, "rule")
-        return Entry(host, f"the rule `{self.line}` of `ip rule`", (fix,))
+        return Oddity(host, f"the rule `{self.line}` of `ip rule`", (fix,))
 
 
-def _rules(end: End) -> Iterator[Entry]:
+def _rules(end: End) -> Iterator[Oddity]:
     """Rules that send some packets another way, or nowhere."""
     routes = part(end.host, "tables", "routes")
     for line in end.lines("rules"):
@@ -259,7 +259,7 @@ def _leads_away(routes: Sequence[str], table: str, end: End) -> bool:
     return False
 
 
-def _addresses(end: End) -> Iterator[Entry]:
+def _addresses(end: End) -> Iterator[Oddity]:
     """An address of the run in a state in which it is not used."""
     for line, words in _split(end.lines("addresses")):
         device, own = words[0], words[2].partition("/")[0] if len(words) > 2 else ""
@@ -267,10 +267,10 @@ def _addresses(end: End) -> Iterator[Entry]:
             continue
         if {"tentative", "dadfailed"} & {*words}:
             again = take_again(end.host.name, [words[2], "dev", end.device], _ip(own))
-            yield Entry(end.host.name, f"its address `{line}`", (again,))
+            yield Oddity(end.host.name, f"its address `{line}`", (again,))
 
 
-def _denials(end: End) -> Iterator[Entry]:
+def _denials(end: End) -> Iterator[Oddity]:
     """A unit whose programs may not speak with the other end. What is allowed counts first."""
     allowed = [line for line in part(end.host, "tables", "denials") or () if "Allow=" in line]
     if any(_names(line, end.peer) for line in allowed):
@@ -280,7 +280,7 @@ def _denials(end: End) -> Iterator[Entry]:
         file, _, number = place.rpartition(":")
         if number.isdecimal() and line not in allowed and _names(words, end.peer):
             fix = lift_denial(end.host.name, file, int(number))
-            yield Entry(end.host.name, f"`{words}` ({file}, line {number})", (fix,))
+            yield Oddity(end.host.name, f"`{words}` ({file}, line {number})", (fix,))
 
 
 def _names(setting: str, address: str) -> bool:
@@ -288,7 +288,7 @@ def _names(setting: str, address: str) -> bool:
     return any(each == "any" or _covers(each, address) is not None for each in values)
 
 
-def _bridges(end: End) -> Iterator[Entry]:
+def _bridges(end: End) -> Iterator[Oddity]:
     """A bridge that was told at which of its ports the other end is."""
     cards = {str(mac).lower() for each in mapping(part(end.other, "links")).values()
              if (mac := at(each, "mac"))}  # fmt: skip
@@ -305,7 +305,7 @@ def _bridges(end: End) -> Iterator[Entry]:
             add="replace",
         )  # fmt: skip
         said = f"the entry `{line}` of `bridge fdb`, by which what is for {end.other.name} goes to"
-        yield Entry(end.host.name, f"{said} {port}", (fix,))
+        yield Oddity(end.host.name, f"{said} {port}", (fix,))
 
 
 def unread_tables(host: HostSeen) -> list[str]:
