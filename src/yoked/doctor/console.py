@@ -42,6 +42,10 @@ class Link(NamedTuple):
     by_hand: bool = False
 
 
+# A line of a file becomes a comment; and the sshd that runs reads its settings anew.
+_OUT = template("sed -i.yoked {line}'s/^/# /' {file}")
+_OUT_OF_SSHD = template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd")
+
 LINKS = {
     # names and accounts
     "name-source-hangs": Link(
@@ -129,13 +133,9 @@ LINKS = {
         "no process of sshd is there, and nothing listens at its port",
         template("systemctl enable --now ssh || systemctl enable --now sshd"),
     ),
-    "keys-off": Link(
-        "sshd takes no keys at all: {about} ({file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
-    ),
+    "keys-off": Link("sshd takes no keys at all: {about} ({file}, line {line})", _OUT_OF_SSHD),
     "no-root": Link(
-        "sshd lets no root in by this key: {about} ({file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+        "sshd lets no root in by this key: {about} ({file}, line {line})", _OUT_OF_SSHD
     ),
     "other-port": Link(
         "sshd listens at another port: {about}",
@@ -143,17 +143,13 @@ LINKS = {
         by_hand=True,
     ),
     "listens-here": Link(
-        "sshd listens for this machine itself alone: {about} ({file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+        "sshd listens for this machine itself alone: {about} ({file}, line {line})", _OUT_OF_SSHD
     ),
     "not-listed": Link(
         "sshd refuses the account {user}: {about} ({file}, line {line})",
         template("sed -i.yoked {line}'s/$/ '{user}/ {file} && pkill -HUP -o -x sshd"),
     ),
-    "listed": Link(
-        "sshd refuses the account {user}: {about} ({file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
-    ),
+    "listed": Link("sshd refuses the account {user}: {about} ({file}, line {line})", _OUT_OF_SSHD),
     "revoked-keys": Link(
         "the list of revoked keys, {about}, is not there, so sshd takes no key (RevokedKeys)",
         template("touch {about}"),
@@ -165,23 +161,20 @@ LINKS = {
     ),
     "forced": Link(
         "sshd runs `{about}` in the place of any command (ForceCommand in {file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+        _OUT_OF_SSHD,
     ),
     "chroot": Link(
         "sshd changes the root to {about}, where no command runs (ChrootDirectory in {file}, line "
         "{line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+        _OUT_OF_SSHD,
     ),
     # the key
     "keys-file": Link(
         "sshd reads {about} alone, and the key is in ~/.ssh/authorized_keys (AuthorizedKeysFile in "
         "{file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
+        _OUT_OF_SSHD,
     ),
-    "key-kind": Link(
-        "sshd takes no key of this kind: {about} ({file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file} && pkill -HUP -o -x sshd"),
-    ),
+    "key-kind": Link("sshd takes no key of this kind: {about} ({file}, line {line})", _OUT_OF_SSHD),
     "key-missing": Link(
         "the key is in none of the files that sshd reads: {about}",
         template("put the line of the key, its .pub on the machine that logs in, into {about}"),
@@ -208,8 +201,7 @@ LINKS = {
     ),
     # the session
     "pam-limit": Link(
-        "PAM gives each login of {user} `{about}`, and little can run ({file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file}"),
+        "PAM gives each login of {user} `{about}`, and little can run ({file}, line {line})", _OUT
     ),
     "log-stopped": Link(
         "each login waits for its word to {file}: {about}, which reads it, is stopped "
@@ -230,10 +222,7 @@ LINKS = {
     "session-rc": Link(
         "{about}, which sshd runs at each login, waits", template("mv {about} {about}.yoked-moved")
     ),
-    "start-file": Link(
-        "{file}, line {line}, ends or holds up each login: {about}",
-        template("sed -i.yoked {line}'s/^/# /' {file}"),
-    ),
+    "start-file": Link("{file}, line {line}, ends or holds up each login: {about}", _OUT),
     "session": Link(
         "the key is let in, and then no command runs: {about}",
         template("journalctl -n 50 --no-pager    only looks"),
@@ -250,8 +239,7 @@ LINKS = {
         by_hand=True,
     ),
     "hosts-deny": Link(
-        "sshd turns away who comes from afar: `{about}` ({file}, line {line})",
-        template("sed -i.yoked {line}'s/^/# /' {file}"),
+        "sshd turns away who comes from afar: `{about}` ({file}, line {line})", _OUT
     ),
     # what packets from afar meet
     "no-main-rule": Link(
