@@ -10,7 +10,8 @@ from contextlib import ExitStack
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.doctor.rank_probes import How, RankProbe, WorldNode, run_world
+from yoked.doctor.dials import Endpoint
+from yoked.doctor.rank_probes import How, RankProbe, run_world
 from yoked.fleet.model import HERE, Host
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_host
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.distributed
 
 DEADLINE_S = 90.0
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-PLACES = [WorldNode(name, LOOPBACK, "127.0.0.1") for name in ("alpha", "beta")]
+PLACES = [Endpoint(name, LOOPBACK, "127.0.0.1", chosen=True) for name in ("alpha", "beta")]
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_an_interface_that_is_not_there_is_told_by_its_rank(
     agents: dict[str, AgentClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = ready(agents, "connect")
-    places = [PLACES[0], WorldNode("beta", "eth99", "127.0.0.1")]
+    places = [PLACES[0], Endpoint("beta", "eth99", "127.0.0.1", chosen=True)]
     monkeypatch.setattr("yoked.doctor.rank_probes._PATIENCE_S", 0.5)
     monkeypatch.setattr("yoked.doctor.rank_probes._WORLD_S", 10.0)
 

@@ -9,13 +9,13 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yoked
 from yoked.channel.credentials import make_credentials
 from yoked.core.parallel import at_once
+from yoked.doctor.dials import Endpoint
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import Agent
 from yoked.records.examination import World
@@ -178,16 +178,7 @@ class RankProbe:
         return next((each for each in self._messages if any(key in each for key in keys)), None)
 
 
-@dataclass(frozen=True)
-class WorldNode:
-    """Where a rank of a world is: its host, and what launch would give it there."""
-
-    host: str
-    interface: str
-    address: str
-
-
-def run_world(trials: Mapping[str, RankProbe], places: Sequence[WorldNode], backend: str) -> World:
+def run_world(trials: Mapping[str, RankProbe], places: Sequence[Endpoint], backend: str) -> World:
     """Have the trials of these places, which are ready, make a world; the first has the store."""
     launch_id = secrets.token_hex(6)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from yoked.doctor.dials import Endpoint
 from yoked.doctor.host_probes import LOAD_S, HostProbe, HostProbes
-from yoked.doctor.rank_probes import RankProbe, WorldNode, run_world
+from yoked.doctor.rank_probes import RankProbe, run_world
 from yoked.fleet.devices import training_gpus
 from yoked.records.examination import Dial, World
 
@@ -39,9 +39,7 @@ def check_world(
         # Of a fleet of one, whether torch can be imported is all there is to see.
         probes.world_is_over.set()
         _await_imports(probes, until_s)
-    places = [
-        WorldNode(each.host, each.interface, each.address) for each in endpoints if each.chosen
-    ]
+    places = [each for each in endpoints if each.chosen]
     if reason := _why_none(here, places, dials):
         return World(ok=None, reason=reason)
     say("starting a small world on all hosts")
@@ -62,7 +60,7 @@ def check_world(
     return dataclasses.replace(whole, took_s=(world.took_s or 0.0) + (whole.took_s or 0.0))
 
 
-def _why_none(here: Sequence[HostProbe], places: Sequence[WorldNode], dials: Sequence[Dial]) -> str:
+def _why_none(here: Sequence[HostProbe], places: Sequence[Endpoint], dials: Sequence[Dial]) -> str:
     """Why no world is tried; empty: it is."""
     if len(here) < 2:
         return "fewer than two hosts answered"
