@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 import time
 import zlib
@@ -24,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.fetch import files_below
 from yoked.agent.files import blob_path, require, writing_to
 from yoked.agent.folders import LABEL, making_beside, place_entry, sweep, take_away
 from yoked.agent.processors import cpu_type
@@ -169,16 +169,7 @@ def answer_compiled_put(call: Call) -> None:
 
 def files_in(folder: Path) -> dict[str, int]:
     """{path below it: bytes} of what torch.compile finds again."""
-    found = {}
-    for where, _, names in os.walk(folder):
-        for name in names:
-            path = Path(where, name)
-            relative = path.relative_to(folder).as_posix()
-            with contextlib.suppress(OSError):
-                seen = path.lstat()
-                if stat.S_ISREG(seen.st_mode) and not _OWN.search(relative):
-                    found[relative] = seen.st_size
-    return found
+    return {below: size for below, size, _ in files_below(folder) if not _OWN.search(below)}
 
 
 def _folder(label: str) -> Path:
