@@ -135,9 +135,9 @@ def ports_of(process: ProcessId) -> list[int]:
     return sorted({row.port for row in rows() if row.listens and row.inode in held})
 
 
-def socket_inodes(pid: int) -> set[int]:
+def socket_inodes(pid: int, proc: Path = Path("/proc")) -> set[int]:
     """The sockets that a process holds; none where it is gone, or we may not look."""
-    folder = f"/proc/{pid}/fd"
+    folder = f"{proc}/{pid}/fd"
     found: set[int] = set()
     try:
         descriptors = os.listdir(folder)  # noqa: PTH208 - names are all that is wanted

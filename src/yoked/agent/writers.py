@@ -8,7 +8,6 @@ Source: proc(5), packet(7), raw(7).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.ask import text
+from yoked.agent.listeners import socket_inodes
 
 _PROC = Path("/proc")
 # By the kernel's names, which have 15 letters.
@@ -92,7 +92,7 @@ def _raw(proc: Path, names: Mapping[Path, str]) -> list[dict[str, Any]]:
     for process in sorted(names) if inodes else ():
         if names[process] in _USUAL_RAW or process.name == str(os.getpid()):
             continue
-        if inodes & _held(process):
+        if inodes & set(map(str, socket_inodes(int(process.name), proc))):
             words = " ".join(text(process / "cmdline").split("\0")).strip()
             found.append({"pid": int(process.name), "command": words[:_LONGEST]})
     return found
@@ -105,18 +105,6 @@ def _inodes(table: str) -> set[str]:
         return {row[-1] for row in rows}
     # Those of the kernel's other tables have two columns for one name in front.
     return {row[9] for row in rows if len(row) > 9}
-
-
-def _held(process: Path) -> set[str]:
-    """The inodes of a process' sockets; none where we may not look."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for path in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):
-                target = str(path.readlink())
-                if target.startswith("socket:["):
-                    found.add(target[8:-1])
-    return found
 
 
 def _network(process: Path) -> str:
