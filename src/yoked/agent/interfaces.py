@@ -61,7 +61,7 @@ def answer_interfaces(call: Call) -> list[dict[str, Any]]:
 
     Each: name, kind (physical, wireless, bridge, docker, vpn or loopback), mtu_bytes,
     speed_bit_per_s, changes (how often its signal came or went), addresses [{address, prefix,
-    family, link_local}], fresh (addresses that came after this agent) and gloo_address. What the
+    link_local}], fresh (addresses that came after this agent) and gloo_address. What the
     system does not tell is null; so is the address of an interface that Gloo cannot use.
     """
     del call

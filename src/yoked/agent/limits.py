@@ -24,7 +24,7 @@ def probe_limits() -> dict[str, Any]:
         "pids": pids(),
         "pid_max": number(Path("/proc/sys/kernel/pid_max")),
         "tasks": _tasks(text(Path("/proc/loadavg"))),
-        "umask": _umask(),
+        "umask": umask(),
     }
 
 
@@ -52,10 +52,10 @@ def _tasks(load: str) -> int | None:
     return int(total) if total.isdigit() else None
 
 
-def _umask() -> int | None:
+def umask() -> int | None:
     """Read, because asking the C library for it would change it."""
-    umask = named_values(text(Path("/proc/self/status"))).get("Umask")
-    return int(umask, 8) if umask else None
+    told = named_values(text(Path("/proc/self/status"))).get("Umask")
+    return int(told, 8) if told else None
 
 
 def probe_memory() -> dict[str, int | None]:

@@ -263,21 +263,11 @@ def _arrivals(connection: socket.socket) -> Iterator[tuple[float, int]]:
 
 
 def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dict[str, Any]:
+    names = ("answered_by", "error", "error_text", "rtt_s", "goodput_bytes_per_s",
+             "path_mtu_bytes", "mss_bytes", "source_address", "took_s")  # fmt: skip
     result: dict[str, Any] = {
-        "ok": False,
-        "answered_by": None,
-        "error": None,
-        "error_text": None,
-        "rtt_s": None,
-        "echo_s": [],
-        "goodput_bytes_per_s": None,
-        "path_mtu_bytes": None,
-        "mss_bytes": None,
-        "source_address": None,
-        "took_s": None,
-        "connected": False,
-        "arrived_bytes": 0,
-    }
+        **dict.fromkeys(names), "ok": False, "echo_s": [], "connected": False, "arrived_bytes": 0,
+    }  # fmt: skip
     began_s = time.perf_counter()
     try:
         # Asked beforehand: a connection that fails does not tell. Nor does it need an answer: a

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import named_values, text
+from yoked.agent.ask import text
 from yoked.agent.environ import probe_environment
-from yoked.agent.limits import allowed_to
+from yoked.agent.limits import allowed_to, umask
 from yoked.agent.processors import affinity
 from yoked.agent.server import Call
 from yoked.agent.starttrace import PROOFS, StartFiles, told
@@ -144,8 +144,7 @@ def _unusual() -> Iterator[str]:
     of_init = allowed_to(1)
     if of_init is not None and len(affinity()) < of_init:
         yield "cpus"
-    told = named_values(text(Path("/proc/self/status"))).get("Umask", "0")
-    if int(told, 8) & 0o700:
+    if (umask() or 0) & 0o700:
         yield "umask"
     for name in _SIGNALS:
         if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN:
