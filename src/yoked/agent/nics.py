@@ -6,13 +6,12 @@ Source: sysfs-class-net, packet(7), iw(8).
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.ask import number, run_quiet, text
 from yoked.agent.firewall import tool
-from yoked.agent.interfaces import NET, UP, entries, given_addresses, speed_bit_per_s
+from yoked.agent.interfaces import NET, UP, given_addresses, speed_bit_per_s
 from yoked.agent.queues import unusual_queues
 
 # Those of loopback and of tunnels are none.
@@ -22,18 +21,16 @@ _LOWER = "lower_"
 
 
 def probe_links() -> dict[str, Any] | None:
-    """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, addresses, mac, lower,
-    queues, ends_s}; addresses: how many it has; lower: the interfaces that
-    it lies over; queues: see `yoked.agent.queues`; ends_s: {address: seconds until the kernel takes
-    it away}. None where there is no /sys.
+    """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, mac, lower, queues, ends_s};
+    lower: the interfaces that it lies over; queues: see `yoked.agent.queues`; ends_s: {address:
+    seconds until the kernel takes it away}. None where there is no /sys.
     """
     if not NET.is_dir():
         return None
-    addresses = Counter(entry.name for entry in entries())
     queues, given = unusual_queues(), given_addresses()
     return {
         path.name: {
-            **describe(path, addresses[path.name]),
+            **describe(path),
             "queues": queues.get(path.name, []),
             "ends_s": {
                 each.address: each.valid_s
@@ -47,7 +44,7 @@ def probe_links() -> dict[str, Any] | None:
     }
 
 
-def describe(card: Path, addresses: int) -> dict[str, Any]:
+def describe(card: Path) -> dict[str, Any]:
     """One interface. card: its folder in /sys/class/net."""
     carrier = number(card / "carrier")
     return {
@@ -57,16 +54,13 @@ def describe(card: Path, addresses: int) -> dict[str, Any]:
         "speed_bit_per_s": speed_bit_per_s(card / "speed"),
         "duplex": duplex if (duplex := text(card / "duplex")) in ("full", "half") else None,
         "mtu_bytes": number(card / "mtu"),
-        "addresses": addresses,
         "mac": mac if _MAC.fullmatch(mac := text(card / "address")) else None,
         "lower": sorted(path.name[len(_LOWER) :] for path in card.glob(f"{_LOWER}*")),
     }
 
 
 def probe_wireless() -> dict[str, Any]:
-    """{interface: power_save, signal_dbm, bit_per_s} of the radios; None for what iw is needed
-    for, where it is absent.
-    """
+    """{interface: power_save, signal_dbm} of the radios; power_save: None where iw is absent."""
     radios = [
         path.name
         for path in sorted(NET.glob("*"))
@@ -77,19 +71,14 @@ def probe_wireless() -> dict[str, Any]:
     found = {}
     for name in radios:
         saves = run_quiet([iw, "dev", name, "get", "power_save"]) if iw else ""
-        link = run_quiet([iw, "dev", name, "link"]) if iw else ""
-        found[name] = {**radio_of(saves, link), "signal_dbm": signals.get(name)}
+        found[name] = {"power_save": saves_power(saves), "signal_dbm": signals.get(name)}
     return found
 
 
-def radio_of(saves: str, link: str) -> dict[str, Any]:
-    """power_save and bit_per_s from what `iw dev NAME get power_save` and `... link` say."""
-    rate = re.search(r"tx bitrate: ([\d.]+) MBit/s", link)
-    state = re.search(r"Power save: (on|off)", saves)
-    return {
-        "power_save": state[1] == "on" if state else None,
-        "bit_per_s": float(rate[1]) * 1e6 if rate else None,
-    }
+def saves_power(said: str) -> bool | None:
+    """What `iw dev NAME get power_save` says; None: nothing."""
+    state = re.search(r"Power save: (on|off)", said)
+    return state[1] == "on" if state else None
 
 
 def signals_of(wireless: str) -> dict[str, float]:

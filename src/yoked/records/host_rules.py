@@ -334,9 +334,7 @@ HEALTH = fields(
                 "of_init": count,  # CPUs that process 1 may use
             }
         ),
-        "wireless": named(
-            interface, fields({"power_save": flag, "signal_dbm": number, "bit_per_s": number})
-        ),
+        "wireless": named(interface, fields({"power_save": flag, "signal_dbm": number})),
         "links": named(
             interface,
             fields(
@@ -346,7 +344,6 @@ HEALTH = fields(
                     "speed_bit_per_s": count,
                     "duplex": word,
                     "mtu_bytes": count,
-                    "addresses": count,
                     "mac": mac,
                     "lower": each(interface),  # that it lies over
                     "queues": each(line),  # of a person's choice, as tc has them

@@ -94,7 +94,7 @@ def test_a_card_that_is_off_has_no_carrier(tmp_path: Path) -> None:
     for name, content in [("flags", "0x1002"), ("mtu", "1500")]:
         write(tmp_path, f"eth0/{name}", content)
 
-    found = nics.describe(tmp_path / "eth0", 0)
+    found = nics.describe(tmp_path / "eth0")
 
     assert (found["up"], found["carrier"], found["mtu_bytes"]) == (False, None, 1500)
 
@@ -103,7 +103,7 @@ def test_what_an_interface_lies_over_is_told(tmp_path: Path) -> None:
     write(tmp_path, "eth0/flags", "0x1003")
     (tmp_path / "eth0/lower_lan0").mkdir()
 
-    assert nics.describe(tmp_path / "eth0", 1)["lower"] == ["lan0"]
+    assert nics.describe(tmp_path / "eth0")["lower"] == ["lan0"]
 
 
 def test_an_address_that_came_after_the_agent_is_told() -> None:
@@ -124,7 +124,7 @@ def test_a_card_at_a_tenth_of_its_speed_says_so(tmp_path: Path) -> None:
         write(tmp_path, f"eth0/{name}", content)
     write(tmp_path, "eth0/carrier", "1")
 
-    found = nics.describe(tmp_path / "eth0", 1)
+    found = nics.describe(tmp_path / "eth0")
 
     assert (found["up"], found["carrier"], found["duplex"]) == (True, True, "half")
     assert found["speed_bit_per_s"] == 100_000_000
@@ -137,17 +137,13 @@ def test_a_card_at_a_tenth_of_its_speed_says_so(tmp_path: Path) -> None:
 def test_the_address_of_a_card_is_told(tmp_path: Path, content: str, mac: str | None) -> None:
     write(tmp_path, "eth0/address", content)
 
-    assert nics.describe(tmp_path / "eth0", 1)["mac"] == mac
+    assert nics.describe(tmp_path / "eth0")["mac"] == mac
 
 
 def test_what_iw_says_is_understood() -> None:
-    link = "Connected to 00:11\n\tsignal: -61 dBm\n\ttx bitrate: 144.4 MBit/s MCS 15\n"
-
-    assert nics.radio_of("Power save: on\n", link) == {
-        "power_save": True,
-        "bit_per_s": 144_400_000.0,
-    }
-    assert nics.radio_of("", "Not connected.") == {"power_save": None, "bit_per_s": None}
+    assert nics.saves_power("Power save: on\n") is True
+    assert nics.saves_power("Power save: off\n") is False
+    assert nics.saves_power("") is None
 
 
 def test_the_signal_is_told_without_iw() -> None:

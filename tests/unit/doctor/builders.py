@@ -65,7 +65,6 @@ def _link() -> dict[str, Any]:
         "speed_bit_per_s": 10**9,
         "duplex": "full",
         "mtu_bytes": 1500,
-        "addresses": 1,
     }
 
 
