@@ -100,7 +100,6 @@ class Check:
                 why=render(self.why, match.how, known),
                 fix=match.fix,
                 link=match.link,
-                params=match.params,
                 reaches=match.reaches,
             )
 

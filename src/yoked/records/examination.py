@@ -223,8 +223,7 @@ class Finding:
     """Something that will go wrong, or slow. saw: the evidence; why: what follows if it stays.
 
     hosts: those to mend, the first first. link: (source, target) where it is about one. follows:
-    findings that this one explains. params: the names and figures of its sentences. reaches: others
-    whose trouble may come of it.
+    findings that this one explains. reaches: others whose trouble may come of it.
     """
 
     check: str
@@ -235,5 +234,4 @@ class Finding:
     fix: tuple[Fix, ...] = ()
     link: tuple[str, str] | None = None
     follows: tuple[Finding, ...] = ()
-    params: Mapping[str, object] = field(default_factory=dict)
     reaches: tuple[str, ...] = ()
