@@ -23,6 +23,7 @@ from yoked.channel.credentials import make_credentials
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here
+from yoked.doctor.rank_probes import How
 from yoked.doctor.sshtry import ssh_here
 from yoked.doctor.world_check import check_world
 from yoked.errors import YokedError
@@ -31,9 +32,6 @@ from yoked.paths import state_root
 from yoked.records.examination import Examination, Need
 from yoked.units import plural
 
-_ALONE = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="train")
-_THOROUGH = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="connect")
-_QUICK = ProbeProfile(patience_s=4, shared=True, health_s=1.0, how="versions")
 _VERSIONS_S = 1.5
 
 
@@ -56,9 +54,9 @@ def look(
     falls silent, is part of what was seen.
     """
     began_s = time.monotonic()
-    profile = _QUICK if quick else _THOROUGH if len(fleet.hosts) > 1 else _ALONE
     program = program_here(quick=quick)
-    profile = dataclasses.replace(profile, sudo=sudo, modules=program.modules)
+    first: How = "versions" if quick else "connect" if len(fleet.hosts) > 1 else "train"
+    profile = ProbeProfile(first, sudo=sudo, modules=program.modules)
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
         probes.begin_training()

@@ -29,6 +29,8 @@ from yoked.remote.client import AgentClient, Part, RemoteBug
 from yoked.remote.connect import connect_host
 
 _CALL_S = 5.0
+# How long ssh may take.
+_PATIENCE_S = 4
 # How long an answer may take beyond what it tells of.
 _SLACK_S = 1.0
 # Until Gloo's library is loaded: from a cold disk it is half a gigabyte.
@@ -52,14 +54,11 @@ _TORCH_KEYS = (
 
 @dataclass(frozen=True)
 class ProbeProfile:
-    """How hosts are probed. patience_s: how long ssh may take; shared: over the connection that
-    other commands have; how: the trial to begin with; sudo: whether `sudo -n` may be used there;
-    modules: those of which hosts tell what a program would import.
+    """How hosts are probed. how: the trial to begin with, of which "versions" is that of the quick
+    form; sudo: whether `sudo -n` may be used there; modules: those of which hosts tell what a
+    program would import.
     """
 
-    patience_s: int
-    shared: bool
-    health_s: float
     how: How
     sudo: bool = False
     modules: tuple[str, ...] = ()
@@ -68,6 +67,11 @@ class ProbeProfile:
     def looks_twice(self) -> bool:
         """Whether there is time between two looks, in which something could change."""
         return self.how != "versions"
+
+    @property
+    def health_s(self) -> float:
+        """How long a host may take to tell of its health."""
+        return 2.5 if self.looks_twice else 1.0
 
 
 class HostProbe:
@@ -478,7 +482,7 @@ class HostProbes:
 
     def _probe(self, host: Host) -> None:
         began_s = time.monotonic()
-        client = reached(host, self._agent, self._profile.patience_s, self._fleet.ssh_file)
+        client = reached(host, self._agent, _PATIENCE_S, self._fleet.ssh_file)
         if isinstance(client, SshFailure):
             self.failures[host.name] = client
             self._say(f"{host.name}: {client.text}")
@@ -493,6 +497,6 @@ class HostProbes:
     def _agent(self, host: Host, patience_s: int) -> AgentClient:
         if self._lend is not None:
             return self._lend(host.name)
-        return connect_host(
-            host, self._fleet.ssh_file, patience_s=patience_s, shared=self._profile.shared
-        )
+        # The quick form goes over the connection that other commands have.
+        shared = not self._profile.looks_twice
+        return connect_host(host, self._fleet.ssh_file, patience_s=patience_s, shared=shared)
