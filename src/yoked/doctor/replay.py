@@ -51,6 +51,8 @@ _WANTED = fields(
         "console": each(text),
     }
 )
+_LINES = ("unsorted", "file_times", "local_time", "own", "left", "named", "left_named", "broken",
+          "special", "misnamed")  # fmt: skip
 _CONTROLLER = fields(
     {
         "hostname": label,
@@ -69,16 +71,7 @@ _CONTROLLER = fields(
         "shadows": each(path),
         "programs": each(path),
         "modules": each(variable),
-        "unsorted": each(line),
-        "file_times": each(line),
-        "local_time": each(line),
-        "own": each(line),
-        "left": each(line),
-        "named": each(line),
-        "left_named": each(line),
-        "broken": each(line),
-        "special": each(line),
-        "misnamed": each(line),
+        **dict.fromkeys(_LINES, each(line)),
         "time_s": number,
     }
 )

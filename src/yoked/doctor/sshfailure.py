@@ -282,27 +282,27 @@ def _of_silence(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFail
     if told.kind == "refused":
         # A ban, or a firewall that answers in the server's place.
         open_to_others = signs.port in ("speaks", "closes", "mute")
-        return _with_signs(replace(told, cause="filtered"), signs) if open_to_others else told
+        return _with(replace(told, cause="filtered"), signs.text) if open_to_others else told
     if stage == "in":
         return _of_late(told, way, tried)
     if tried.turn == "here":
         return _of_this_machine(told, tried, stage)
     if stage == "spoken":
         stuck = "its ssh server said its name, and the login got stuck"
-        return _with_signs(_with(replace(told, cause="large"), stuck), signs)
+        return _with(_with(replace(told, cause="large"), stuck), signs.text)
     if signs.large is False:
-        return _with_signs(replace(told, cause="large"), signs)
+        return _with(replace(told, cause="large"), signs.text)
     if told.cause:
         return told
     if stage == "connected":
         mute = "its ssh port takes connections, and says nothing"
-        return _with_signs(_with(replace(told, cause="mute"), mute), signs)
+        return _with(_with(replace(told, cause="mute"), mute), signs.text)
     if way.proxy == "command" and not signs.is_on:
         return replace(told, cause="jump") if told.kind == "timeout" else told
     if not signs.is_on:
         return told
     is_mute = signs.port in ("closes", "mute") and told.kind == "timeout"
-    return _with_signs(replace(told, cause="mute" if is_mute else "filtered"), signs)
+    return _with(replace(told, cause="mute" if is_mute else "filtered"), signs.text)
 
 
 def _of_this_machine(told: SshFailure, tried: Try, stage: str) -> SshFailure:
@@ -340,10 +340,6 @@ def _of_late(told: SshFailure, way: Way, tried: Try) -> SshFailure:
         return _with(replace(told, cause="large"), stuck)
     late = f"ssh comes in, and a small program starts after {tried.after_s:.0f} s"
     return _with(replace(told, cause="slow"), late)
-
-
-def _with_signs(told: SshFailure, signs: Signs) -> SshFailure:
-    return _with(told, signs.text)
 
 
 def _with(told: SshFailure, evidence: str) -> SshFailure:

@@ -55,7 +55,7 @@ def other_library(told: Mapping[str, Any]) -> str:
     return f"{told['file']} has it take the library of {told['home']}, and it is of {told['own']}"
 
 
-def _error(host: HostSeen) -> str:
+def error_of(host: HostSeen) -> str:
     return str(mapping(host.torch).get("error") or "")
 
 
@@ -104,7 +104,7 @@ def torch_import(seen: Examination) -> Iterator[Match]:
         told = mapping(host.torch)
         has_begun = told.get("python_version") is not None
         silent_s, late = told.get("silent_s"), at(told, "culprits", "late")
-        error = _error(host)
+        error = error_of(host)
         if told.get("imported") is False and (told.get("torch_path") or not has_begun):
             how = "" if has_begun else "start"
         elif silent_s is not None and silent_s >= _STUCK_S and (late or not told.get("error")):
@@ -162,7 +162,7 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
     if refused := mapping(blame.get("barred")):
         return f"; {refusal(refused)}", (let_use(host.name, refused),)
     package, missing, file = (blame.get(each) for each in ("package", "missing", "file"))
-    library = _LIBRARY.search(_error(host))
+    library = _LIBRARY.search(error_of(host))
     if blame.get("of_python") and library and not missing:
         return f"; {file} of Python itself needs it", (
             by_hand(
@@ -199,7 +199,7 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
         fixes = get_package(seen, host, wanted, flags=("--anew",))
         broken = flaws_of(host, str(package)) or f" ({file})"
         return f"; it is {package} that is broken{broken}", fixes
-    if "Permission denied" in _error(host) or "symbolic links" in _error(host):
+    if "Permission denied" in error_of(host) or "symbolic links" in error_of(host):
         return "", (
             by_hand(
                 host.name,

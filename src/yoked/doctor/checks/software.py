@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.imports import torch_import
+from yoked.doctor.checks.imports import error_of, torch_import
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_package_aside
@@ -21,7 +21,7 @@ from yoked.doctor.repairs.packages import (
     public,
 )
 from yoked.doctor.repairs.system import install_compiler
-from yoked.records.examination import Examination, HostSeen
+from yoked.records.examination import Examination
 
 _GET_BASE = (
     "first a Python from 3.11 on that makes environments: on Debian and Ubuntu `sudo apt install "
@@ -30,10 +30,6 @@ _GET_BASE = (
 # Of yoked itself, which every rank imports.
 _OLDEST = (3, 11)
 _INSTALLED = re.compile(r"(site|dist)-packages/torch/__init__\.py$")
-
-
-def _error(host: HostSeen) -> str:
-    return str(mapping(host.torch).get("error") or "")
 
 
 def _minor(version: str) -> tuple[int, ...]:
@@ -70,7 +66,7 @@ def reference(seen: Examination) -> str | None:
 def python_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         wanted = host.wanted.get("python")
-        if wanted and _error(host) == f"there is no {wanted}":
+        if wanted and error_of(host) == f"there is no {wanted}":
             yield Match(host.name, edit_entry(seen, host.name, "/^python *=/d"), python=wanted)
 
 
@@ -106,7 +102,7 @@ def python_missing(seen: Examination) -> Iterator[Match]:
 def torch_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         told = mapping(host.torch)
-        none = _error(host) == "no Python there has torch"
+        none = error_of(host) == "no Python there has torch"
         bare = told.get("python") and told.get("python_version") and told.get("torch") is None
         path = str(told.get("torch_path") or "")
         if bare and _INSTALLED.search(path):
