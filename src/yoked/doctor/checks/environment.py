@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from yoked.doctor.check import Match, check
@@ -53,10 +54,18 @@ _SLOW_PYTHON = ("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASY
 _BYTECODE = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
 # What many programs print, and a name of a person or a file may have.
 _BEYOND_ASCII = "\u00b5\u00e9\u2192"
-_SAW = "{variables} on {host}"
 _FIX = (
     "Takes the variable out of the start file that sets it; where sshd or another file does, by "
     "hand."
+)
+# What most of these checks have in common.
+_check = partial(
+    check,
+    reads=("health.environment",),
+    severity="warning",
+    saw="{variables} on {host}",
+    fix=_FIX,
+    quick=True,
 )
 
 
@@ -113,46 +122,37 @@ def _wherever_set(
             yield _set(host, found, how)
 
 
-@check(
+@_check(
     "python-home",
     question="Does Python look for its library in the right place?",
-    reads=("health.environment",),
     severity="error",
-    saw=_SAW,
     why="every Python looks for its own library there: `No module named 'encodings'`",
     symptom="`Fatal Python error: init_fs_encoding`, `No module named 'encodings'`.",
     cause="PYTHONHOME is set, and is the home of another Python.",
-    fix=_FIX,
     explains=("torch-missing", "torch-import", "python-missing", "world-failed"),
-    quick=True,
 )
 def python_home(seen: Examination) -> Iterator[Match]:
     return _wherever_set(seen, "PYTHONHOME")
 
 
-@check(
+@_check(
     "gloo-transport",
     question="Does Gloo use plain TCP on all hosts?",
-    reads=("health.environment",),
     severity="error",
-    saw=_SAW,
     why="Gloo speaks plain TCP to all others: the build has no such transport, or certificates "
     "are missing; docs/concepts/security.md says how to encrypt",
     symptom="`unsupported gloo device transport`, or `Connection reset by peer` in the first "
     "handshake.",
     cause="GLOO_DEVICE_TRANSPORT is set on a host.",
-    fix=_FIX,
     explains=("unlike-variables", "world-failed"),
-    quick=True,
 )
 def gloo_transport(seen: Examination) -> Iterator[Match]:
     return _wherever_set(seen, "GLOO_DEVICE_TRANSPORT", to=lambda value: value != "TCP")
 
 
-@check(
+@_check(
     "unlike-variables",
     question="Are variables that must be alike the same on all hosts?",
-    reads=("health.environment",),
     severity="error",
     saw="{name} is {shown:list}",
     why={
@@ -170,11 +170,9 @@ def gloo_transport(seen: Examination) -> Iterator[Match]:
     "hosts train on GPUs; values that are the default count nowhere. Of variables that compute "
     "numbers otherwise, name a folder of data, or place threads and memory (GOMP_CPU_AFFINITY, "
     "MALLOC_CHECK_, GLIBC_TUNABLES) on some hosts alone, it is a warning.",
-    fix=_FIX,
     on_cluster="Slurm exports the submitting shell's variables to all nodes, so it cannot "
     "occur; with ssh it can.",
     explains=("debug-variables", "world-failed"),
-    quick=True,
 )
 def unlike_variables(seen: Examination) -> Iterator[Match]:
     """Variables that must be the same on all hosts, and are not."""
@@ -231,29 +229,21 @@ def _meant(name: str, value: str) -> str | None:
     return None if is_off or value in ("", *_AS_UNSET.get(name, ())) else value
 
 
-@check(
+@_check(
     "rank-variables",
     question="Is the shell free of another job's rank?",
-    reads=("health.environment",),
-    severity="warning",
-    saw=_SAW,
     why="a program that is started without a launcher takes itself for a rank, and waits for peers "
     "that do not come; ranks of a run get their own",
     symptom="A script that trains alone hangs in init_process_group.",
     cause="RANK, WORLD_SIZE or MASTER_ADDR were exported once, by hand.",
-    fix=_FIX,
-    quick=True,
 )
 def rank_variables(seen: Examination) -> Iterator[Match]:
     return _wherever_set(seen, *_OF_A_RANK)
 
 
-@check(
+@_check(
     "gloo-variables",
     question="Does the shell leave the interface to the launcher?",
-    reads=("health.environment",),
-    severity="warning",
-    saw=_SAW,
     why={
         "pinned": "yoked names the interface itself; other programs use this one, whatever "
         "network they are in",
@@ -262,8 +252,6 @@ def rank_variables(seen: Examination) -> Iterator[Match]:
     symptom="`Unable to find address for: wlan0` on some days.",
     cause="GLOO_SOCKET_IFNAME and the like in a start file; or variables that torch does not know "
     "(GLOO_PORT_RANGE, GLOO_IPV6).",
-    fix=_FIX,
-    quick=True,
 )
 def gloo_variables(seen: Examination) -> Iterator[Match]:
     yield from _wherever_set(seen, *_OVERRIDDEN, how="pinned")
@@ -277,17 +265,12 @@ def gloo_variables(seen: Examination) -> Iterator[Match]:
             yield _set(host, unknown, "unknown")
 
 
-@check(
+@_check(
     "debug-variables",
     question="Is torch's slow check of collectives off?",
-    reads=("health.environment",),
-    severity="warning",
-    saw=_SAW,
     why="each collective is preceded by another that compares what all ranks are about to do",
     symptom="Steps with many small collectives are several times slower.",
     cause="TORCH_DISTRIBUTED_DEBUG=DETAIL is left from a search for a bug.",
-    fix=_FIX,
-    quick=True,
 )
 def debug_variables(seen: Examination) -> Iterator[Match]:
     return _wherever_set(
@@ -295,12 +278,9 @@ def debug_variables(seen: Examination) -> Iterator[Match]:
     )
 
 
-@check(
+@_check(
     "thread-variables",
     question="May ranks use all of their cores?",
-    reads=("health.environment",),
-    severity="warning",
-    saw=_SAW,
     why={
         "": "`yoked train` takes what a person has set, and {cores:plural core} could work for "
         "each rank",
@@ -309,9 +289,7 @@ def debug_variables(seen: Examination) -> Iterator[Match]:
     },
     symptom="One core at 100%, the others idle; or a step that takes ten times as long.",
     cause="OMP_NUM_THREADS=1 in a start file, or ONEDNN_MAX_CPU_ISA after a comparison.",
-    fix=_FIX,
     on_cluster="torchrun itself sets OMP_NUM_THREADS=1 where nobody else has.",
-    quick=True,
 )
 def thread_variables(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -331,12 +309,9 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
                 yield Match(host.name, *fixes, how=how, variables=_shown(host, found), cores=fair)
 
 
-@check(
+@_check(
     "python-variables",
     question="Is the shell free of settings for Python?",
-    reads=("health.environment",),
-    severity="warning",
-    saw=_SAW,
     why={
         "slow": "every rank's Python is slower, or ends at the first warning of a library",
         "compiled": "nothing that Python compiles is kept there: each start of a rank compiles all "
@@ -352,8 +327,6 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
     cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error, PYTHONIOENCODING, PYTHONSAFEPATH or "
     "PYTHONPATH in a start file; PYTHONPYCACHEPREFIX or PYTHONDONTWRITEBYTECODE, where torch is "
     "then found without its bytecode.",
-    fix=_FIX,
-    quick=True,
 )
 def python_variables(seen: Examination) -> Iterator[Match]:
     for host in seen.up:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from yoked.agent.settings import SETTINGS
 from yoked.agent.virtual import WSL_CREATOR
@@ -26,7 +27,6 @@ _AFTER = (
     "conntrack-full",
 )  # fmt: skip
 _RANKS = "Gloo's connections go to ports that the kernel picks, and each host dials some of them"
-_READS = ("dials", "health.firewall", "health.routes")
 _FIX = (
     "Lets everything from the address of the host that was kept out in: the line is that of the "
     "firewall which is there (ufw, firewalld, nftables, iptables). For nftables it goes to the top "
@@ -41,6 +41,11 @@ _KEPT = "net/netfilter/nf_conntrack_tcp_timeout_established"
 _USUAL_KEPT = next(each.usual for each in SETTINGS if each.name == _KEPT)
 _OF_CONNECTIONS = re.compile(r"\bct (state|status)\b|\bctstate\b|-m (state|conntrack)\b")
 _UNREAD = "; only root reads its rules: `sudo nft list ruleset` there, or `yoked doctor --sudo`"
+# What most of these checks have in common.
+_check = partial(
+    check, reads=("dials", "health.firewall", "health.routes"), severity="error", fix=_FIX,
+    explains=_AFTER, quick=True,
+)  # fmt: skip
 
 
 def _open(group: Group) -> tuple[Fix, ...]:
@@ -88,11 +93,9 @@ def _from(group: Group) -> str:
     return listed(each.name for each in group.peers)
 
 
-@check(
+@_check(
     "firewall-drop",
     question="Does every host let connections of the others in?",
-    reads=_READS,
-    severity="error",
     saw={
         "connections": "{who} lets no connection from {peers} in, on any port that was tried: "
         "{evidence}, although ssh works{rule}",
@@ -105,10 +108,7 @@ def _from(group: Group) -> str:
     "(192.168.1.35, 29500)`.",
     cause="A firewall drops what comes in: silence, where a closed port would refuse. One that "
     "does not follow connections drops answers too, and then both directions fail.",
-    fix=_FIX,
     on_cluster="Clouds: the security group lacks a rule for its own members.",
-    explains=_AFTER,
-    quick=True,
 )
 def firewall_drop(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-drop"):
@@ -127,11 +127,9 @@ def _kept_back(group: Group) -> str:
     return "answers" if all(each.answers for each in group.blames) else "connections"
 
 
-@check(
+@_check(
     "firewall-ephemeral",
     question="Are the ports open that the kernel picks for Gloo?",
-    reads=_READS,
-    severity="error",
     saw="{who} lets {peers} in at port {open_port}, and drops the ports that the kernel picks "
     "({range}): {evidence}{rule}",
     why=f"the rendezvous works, then all hang: {_RANKS}",
@@ -139,11 +137,8 @@ def _kept_back(group: Group) -> str:
     "`Gloo connectFullMesh failed with ... Connect timeout`.",
     cause="The firewall lets the rendezvous port in, as many guides say, and drops the "
     "rest. Gloo and NCCL connect the ranks at ports that the kernel picks.",
-    fix=_FIX,
     on_cluster="A security group or NetworkPolicy that opens MASTER_PORT alone hangs the "
     "same way; NCCL stops in `ncclCommInitRank`. Allow all traffic within the group.",
-    explains=_AFTER,
-    quick=True,
 )
 def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-ephemeral"):
@@ -158,31 +153,24 @@ def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "firewall-reject",
     question="Does any firewall turn connections away?",
-    reads=_READS,
-    severity="error",
     saw="{who} turns {peers} away: {evidence}, although somebody listened there{rule}",
     why=f"{_RANKS}; each would be refused",
     symptom="`errno: 113 - No route to host` at once, while ping works; or `Connection "
     "refused` at a port where somebody listens.",
     cause="A firewall that rejects, as firewalld and many nftables rules do. The host is "
     "there: only its firewall says that it is not.",
-    fix=_FIX,
-    explains=_AFTER,
-    quick=True,
 )
 def firewall_reject(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-reject"):
         yield group.match(*_open(group), who=_who(group), peers=_from(group), rule=_rule(group))
 
 
-@check(
+@_check(
     "firewall-out",
     question="Does every host let its own connections out?",
-    reads=_READS,
-    severity="error",
     saw="{who} lets nothing out to {peers}: {evidence}{rule}",
     why=f"{_RANKS}: this one cannot",
     symptom="One host times out towards all others, and they reach each other; or it is refused at "
@@ -194,7 +182,6 @@ def firewall_reject(seen: Examination) -> Iterator[Match]:
     "library is left to a person.",
     on_cluster="Kubernetes: a NetworkPolicy with policyTypes Egress.",
     explains=(*_AFTER, "loopback"),
-    quick=True,
 )
 def firewall_out(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-out"):
@@ -240,11 +227,9 @@ def _let_out(group: Group) -> Iterator[Fix]:
         yield from firewalls.allow(name, told, group.far_ends, "out", found=group.found)
 
 
-@check(
+@_check(
     "firewall-range",
     question="Are all of the ports open that the kernel may pick?",
-    reads=_READS,
-    severity="error",
     saw="{who} lets {peers} in at some high ports and not at others: {open} open, {closed} closed"
     "{rule}",
     why="each run is lucky or hangs, by the ports that the kernel picks of {range}",
@@ -252,10 +237,7 @@ def _let_out(group: Group) -> Iterator[Fix]:
     cause="A firewall opens, or closes, a part of the range of "
     "net.ipv4.ip_local_port_range. Gloo has no setting for its ports (GLOO_PORT_RANGE "
     "does nothing).",
-    fix=_FIX,
     on_cluster="NCCL picks ports the same way.",
-    explains=_AFTER,
-    quick=True,
 )
 def firewall_range(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-range"):
@@ -275,19 +257,14 @@ def _ports(dials: list[Dial], *, passed: bool) -> str:
     return listed(str(each.port) for each in dials if reached(each) == passed)
 
 
-@check(
+@_check(
     "connection-rate",
     question="Does any firewall limit new connections?",
-    reads=_READS,
-    severity="error",
     saw="{who} let {accepted:plural connection} from {peers} in and then none: {evidence}{rule}",
     why="it limits how many new connections a second it lets in, and all ranks connect at once",
     symptom="Two ranks come together, eight hang; the next try does otherwise.",
     cause="`ufw limit`, hashlimit or a meter of nftables against guessed passwords counts "
     "all ports.",
-    fix=_FIX,
-    explains=_AFTER,
-    quick=True,
 )
 def connection_rate(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "connection-rate"):
@@ -417,11 +394,10 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "wsl-firewall",
     question="Does Windows let connections in to its Linux?",
     reads=("dials", "health.virtual"),
-    severity="error",
     saw="{host} is Linux inside Windows with Windows' addresses, and nothing from {peers} gets in: "
     "{evidence}; Windows' firewall for virtual machines {policy}",
     why="it stands before Linux, which does not see it; ranks wait for each other until torch's "
@@ -432,8 +408,6 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
     "hold for it.",
     fix="By hand, in Windows: a rule that lets in everything from the hosts that were kept out. "
     "`Remove-NetFirewallHyperVRule -Name yoked` takes it back.",
-    explains=_AFTER,
-    quick=True,
 )
 def wsl_firewall(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wsl-firewall"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from yoked.doctor.check import Match, check
@@ -42,6 +43,8 @@ _LIFTED = (
     "Makes the line a comment that sets it: `ulimit` of a start file, found by running those "
     "again, or the line of /etc/security/limits.conf. A unit's LimitNOFILE and the like: by hand."
 )
+# What most of these checks have in common.
+_check = partial(check, reads=("health.limits",), severity="error", fix=_LIFTED)
 
 
 def _soft(host: HostSeen, name: str) -> int | None:
@@ -97,16 +100,14 @@ def _short_of(seen: Examination, errors: frozenset[str]) -> set[str]:
     return {each.source for each in seen.dials if each.chosen and each.error in errors}
 
 
-@check(
+@_check(
     "open-files",
     question="May a process hold enough files open?",
     reads=("health.limits", "dials"),
-    severity="error",
     saw="a process of {host} may hold {soft} files open{where}; a rank needs about {needed}",
     why="torch ends with `Too many open files`",
     symptom="`OSError: [Errno 24] Too many open files`.",
     cause=f"A low limit: {_TERMS}.",
-    fix=_LIFTED,
     on_cluster="Slurm hands the limits of the login node down (`PropagateResourceLimits`).",
     explains=("world-failed", "torch-import", "dial-failed", "torch-missing", "agent-failed"),
 )
@@ -119,11 +120,9 @@ def open_files(seen: Examination) -> Iterator[Match]:
         yield Match(host.name, *_lift(host, "n"), soft=soft, needed=needed, where=_where(host, "n"))
 
 
-@check(
+@_check(
     "process-limit",
     question="May the user have enough processes and threads?",
-    reads=("health.limits",),
-    severity="error",
     saw={
         "user": "the user of {host} may have {room:,} processes and threads{where}; "
         "{ranks:plural rank} would take about {needed}",
@@ -136,7 +135,6 @@ def open_files(seen: Examination) -> Iterator[Match]:
     symptom="`RuntimeError: can't start new thread`, `fork: retry: Resource temporarily "
     "unavailable`, `OpenBLAS blas_thread_init: pthread_create failed`.",
     cause=f"A low limit: {_TERMS}; a container's pids limit; or a low kernel.pid_max.",
-    fix=_LIFTED,
     on_cluster="Kubernetes: `podPidsLimit` of the kubelet.",
     explains=("world-failed", "torch-import", "torch-missing", "agent-failed"),
 )
@@ -169,11 +167,9 @@ def process_limit(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "address-space",
     question="May a process map as much as torch does?",
-    reads=("health.limits",),
-    severity="error",
     saw="a process of {host} may have {limit:bytes} of {what}{where}",
     why={
         "": "torch maps several times that before the first tensor, and ends with `failed to map "
@@ -182,7 +178,6 @@ def process_limit(seen: Examination) -> Iterator[Match]:
     },
     symptom="`ImportError: libtorch_cpu.so: failed to map segment from shared object`.",
     cause=f"A low limit of addresses, data or stack: {_TERMS}.",
-    fix=_LIFTED,
     on_cluster="Grid Engine's h_vmem does the same.",
     explains=("world-failed", "torch-import", "torch-missing", "memory", "agent-failed"),
 )
@@ -210,16 +205,13 @@ def address_space(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "file-size",
     question="May a file be as large as a checkpoint?",
-    reads=("health.limits",),
-    severity="error",
     saw="a file of {host} may have {soft:bytes}{where}; a run writes files of {needed:bytes}",
     why="the first that grows beyond it ends its rank: `File size limit exceeded`",
     symptom="A rank ends with signal 25, `File size limit exceeded`.",
     cause=f"A low limit: {_TERMS}.",
-    fix=_LIFTED,
     explains=("folder-denied", "world-failed"),
 )
 def file_size(seen: Examination) -> Iterator[Match]:
@@ -232,16 +224,13 @@ def file_size(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "cpu-time",
     question="May a process compute for long?",
-    reads=("health.limits",),
-    severity="error",
     saw="a process of {host} is ended after {soft:duration} of CPU time{where}",
     why="a rank uses that up on all its threads at once, and is killed",
     symptom="Ranks are killed after the same time in each run: signal 24 or 9.",
     cause=f"A limit of CPU time: {_TERMS}; login nodes of clusters have one.",
-    fix=_LIFTED,
     on_cluster="Train on a compute node: `sbatch` instead of the login node.",
 )
 def cpu_time(seen: Examination) -> Iterator[Match]:
@@ -251,11 +240,9 @@ def cpu_time(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, *_lift(host, "t"), soft=soft, where=_where(host, "t"))
 
 
-@check(
+@_check(
     "umask",
     question="Can the user read what it writes?",
-    reads=("health.limits",),
-    severity="error",
     saw="the umask on {host} is {mask:04o}: new files cannot be read or written by their own user",
     why="the run could not read what it wrote",
     symptom="`Permission denied` for files that the run itself has just made.",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yoked.doctor.check import Match, check
+from yoked.doctor.check import Match
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
 from yoked.doctor.checks.path import packet_makers
 from yoked.doctor.checks.query import addresses, chosen_address, part
-from yoked.doctor.checks.routes import AFTER, join, network_of
+from yoked.doctor.checks.routes import AFTER, check_of_ways, join, network_of
 from yoked.doctor.checks.tables import unread_tables
 from yoked.doctor.checks.verdicts import both_ways, cards_of, strange_card
 from yoked.doctor.firewalls import long_chains, ruleset_of
@@ -19,11 +19,10 @@ from yoked.records.shell import listed_words
 from yoked.units import listed
 
 
-@check(
+@check_of_ways(
     "other-answers",
     question="Does the right host answer at every address?",
     reads=("dials", "health.routes", "health.links"),
-    severity="error",
     saw={
         "answers": "at {address}, the address of {meant}, {named} answers: {evidence}",
         "card": "what is for {address}, the address of {meant}, goes to {named}: {evidence}",
@@ -37,7 +36,6 @@ from yoked.units import listed
     fix="Takes an interface at which the right host answers; else by hand, another address, or "
     "another look at who answers.",
     explains=(*NAMES, *AFTER),
-    quick=True,
 )
 def other_answers(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-answers"):
@@ -103,11 +101,10 @@ def _wrong_card(group: Group, mac: str) -> Match:
     )
 
 
-@check(
+@check_of_ways(
     "container-bridge",
     question="Is no host inside of a container with a network of its own?",
     reads=("dials", "health.virtual"),
-    severity="error",
     saw="{host} is a container of {manager}, and {address} ({interface}) is of a bridge on its "
     "own machine: {evidence}",
     why="it reaches others, but no other host reaches it; a port that is passed on (`-p`) is one, "
@@ -119,7 +116,6 @@ def _wrong_card(group: Group, mac: str) -> Match:
     "and Windows has those of its virtual machine there, which nobody reaches either.",
     on_cluster="Kubernetes gives pods addresses that other nodes reach.",
     explains=(*NAMES, *AFTER),
-    quick=True,
 )
 def container_bridge(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "container-bridge"):
@@ -133,11 +129,10 @@ def container_bridge(seen: Examination) -> Iterator[Match]:
         yield group.match(again, manager=manager, address=group.address, interface=group.interface)
 
 
-@check(
+@check_of_ways(
     "nat",
     question="Is the address of every host one that others can dial?",
     reads=("dials", "facts", "health.virtual"),
-    severity="error",
     saw="{host} is Linux inside Windows (WSL2), and its address {address} is behind a NAT{passed}: "
     "{evidence}",
     why="it reaches others, but nobody reaches it; `portproxy` passes single ports on, and ranks "
@@ -147,7 +142,6 @@ def container_bridge(seen: Examination) -> Iterator[Match]:
     fix="By hand: WSL's mirrored networking (Windows 11 from 22H2 on) gives Linux the addresses of "
     "Windows.",
     explains=(*NAMES, *AFTER),
-    quick=True,
 )
 def nat(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "nat"):
@@ -164,11 +158,10 @@ def nat(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@check_of_ways(
     "router-between",
     question="Are the hosts in one network?",
     reads=("dials", "interfaces"),
-    severity="error",
     saw="a router stands between {nets:list}: {evidence}",
     why="a router that translates addresses, or a guest network, lets connections through in "
     "one direction at most",
@@ -177,7 +170,6 @@ def nat(seen: Examination) -> Iterator[Match]:
     cause="Two routers, one behind the other, or a guest network.",
     fix="Takes another interface where one works; else by hand: plug both into the same router.",
     explains=(*NAMES, *AFTER),
-    quick=True,
 )
 def router_between(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "router-between"):
@@ -190,11 +182,9 @@ def router_between(seen: Examination) -> Iterator[Match]:
         yield group.match(*join(group), hosts=group.names, nets=nets)
 
 
-@check(
+@check_of_ways(
     "silent-neighbour",
     question="Do the network cards of all hosts hear each other?",
-    reads=("dials", "health.routes"),
-    severity="error",
     saw="{names:list} count each other to their network, but one asks for the other's network card "
     "and gets no answer: {evidence}",
     why="they do not hear each other, and nothing that was read of them surely does it: often a "
@@ -203,8 +193,6 @@ def router_between(seen: Examination) -> Iterator[Match]:
     cause="Nothing answers on the wire: cable, switch, VLAN, or two networks that have the "
     "same numbers (192.168.1.0/24 at home and at work).",
     fix="By hand, or another interface where there is one that works.",
-    explains=AFTER,
-    quick=True,
 )
 def silent_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "silent-neighbour"):
@@ -216,11 +204,10 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
         yield group.match(*alternative(group, cable), hosts=group.names, names=group.names)
 
 
-@check(
+@check_of_ways(
     "lost-between",
     question="Does what is between the hosts let packets pass?",
     reads=("dials", "health.firewall", "health.routes"),
-    severity="error",
     saw={
         "read": "no connection comes about between {names:list}: {evidence}; in what was read of "
         "them nothing does it: rules of firewalls for TCP, routes, addresses, interfaces, settings "
@@ -236,8 +223,6 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
     "program.",
     fix="Takes another interface where one works; else by hand: see where they are lost.",
     on_cluster="Clouds: a security group or network ACL that is not stateful.",
-    explains=AFTER,
-    quick=True,
 )
 def lost_between(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "lost-between"):
@@ -272,11 +257,10 @@ def _unread(host: HostSeen) -> list[str]:
     return [*rules, *chains, *unread_tables(host)]
 
 
-@check(
+@check_of_ways(
     "client-isolation",
     question="May clients of one access point speak to each other?",
     reads=("dials", "health.routes", "health.gateway"),
-    severity="error",
     saw="{names:list} reach the router ({router}), and not each other: {evidence}",
     why="the access point keeps its clients apart (client or AP isolation, a guest network)",
     symptom="`No route to host` between two laptops in one wireless network; both surf.",
@@ -284,8 +268,6 @@ def _unread(host: HostSeen) -> list[str]:
     "networks have it always.",
     fix="By hand: at the access point, or a cable.",
     on_cluster="Clouds: two subnets or security groups without a rule between them.",
-    explains=AFTER,
-    quick=True,
 )
 def client_isolation(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "client-isolation"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_interface
 from typing import Any
 
@@ -41,20 +42,20 @@ from yoked.records.examination import Examination, Fix
 from yoked.records.shell import listed_words, shell_line
 
 AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
+# What all checks of ways have in common, but where they say otherwise.
+check_of_ways = partial(
+    check, reads=("dials", "health.routes"), severity="error", explains=AFTER, quick=True
+)
 
 
-@check(
+@check_of_ways(
     "no-route",
     question="Does every host have a route to the others?",
-    reads=("dials", "health.routes"),
-    severity="error",
     saw="{host} has no route to {peer_addresses:list}, although it is in their network: {evidence}",
     why="the kernel does not know by which interface to send",
     symptom="`OSError: [Errno 101] Network is unreachable`.",
     cause="The route of the interface's network is gone: a VPN program or a script removed it.",
     fix="Adds the route that the address should have brought.",
-    explains=AFTER,
-    quick=True,
 )
 def no_route(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "no-route"):
@@ -82,11 +83,9 @@ def network_of(address: str, prefix: int) -> str:
     return "" if own is None else str(ip_interface(f"{own}/{prefix}").network)
 
 
-@check(
+@check_of_ways(
     "forbidden-route",
     question="Does a route or rule of a host forbid the way to another?",
-    reads=("dials", "health.routes"),
-    severity="error",
     saw={
         "kind": "{host} is not to send to {peer_addresses:list}: its kernel says {error}, as for a "
         "route or rule of kind {prohibit}{rule}",
@@ -103,8 +102,6 @@ def network_of(address: str, prefix: int) -> str:
     "VPN programs have a switch for it: allow the local network. A route of the table `local`, "
     "which is asked before all rules, is deleted.",
     on_cluster="Kubernetes: a network policy, or Calico's blackhole routes.",
-    explains=AFTER,
-    quick=True,
 )
 def forbidden_route(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "forbidden-route"):
@@ -144,11 +141,10 @@ def _asked_first(group: Group) -> list[str]:
     return list(dict.fromkeys(f"`{each[0]}`" for each in found if each is not None))
 
 
-@check(
+@check_of_ways(
     "wrong-netmask",
     question="Do all hosts of a network have the same netmask?",
     reads=("dials", "interfaces"),
-    severity="error",
     saw="{interface} of {host} has {own}/{prefix}: its network leaves out "
     "{peer_addresses:list}, whose networks (/{right}) have it in",
     why="what others send arrives, and no answer comes back",
@@ -157,8 +153,6 @@ def _asked_first(group: Group) -> list[str]:
     cause="A prefix length typed wrongly, such as /30 or /32 for /24.",
     fix="Gives the address the prefix length that the others have, until the next start; "
     "put it right in the network settings too.",
-    explains=AFTER,
-    quick=True,
 )
 def wrong_netmask(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-netmask"):
@@ -174,19 +168,15 @@ def wrong_netmask(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@check_of_ways(
     "wrong-neighbour",
     question="Does every host know the network cards of the others?",
-    reads=("dials", "health.routes"),
-    severity="error",
     saw="{host} was told by hand to use the network card {entries:list}, and nobody answers "
     "there: {evidence}",
     why="every packet goes to a card that is not there",
     symptom="`Connection timed out` or `No route to host` in one direction.",
     cause="A fixed entry in the neighbour table has the MAC of a card that was replaced.",
     fix="Deletes the entry; the kernel then asks.",
-    explains=AFTER,
-    quick=True,
 )
 def wrong_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-neighbour"):
@@ -205,11 +195,9 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@check_of_ways(
     "other-way",
     question="Do packets leave by the interface that leads to the others?",
-    reads=("dials", "health.routes"),
-    severity="error",
     saw={
         "interface": "{host} sends what is for {peer_addresses:list} out by {taken:list}, although "
         "it is in their network at {interface}",
@@ -230,8 +218,6 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
     fix="Routes straight to the peers, with a rule that is asked before the VPN's; of several next "
     "hops, by that which leads there. A route of the table `local`, which is asked before all "
     "rules, is deleted.",
-    explains=AFTER,
-    quick=True,
 )
 def other_way(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-way"):
@@ -279,19 +265,15 @@ def _by_one_hop(group: Group, ways: dict[str, Any]) -> Iterator[Fix]:
             yield route_by_one(group.host.name, network, interface, own, way["hops"])
 
 
-@check(
+@check_of_ways(
     "wrong-source",
     question="Does every host send from an address that the others can answer?",
-    reads=("dials", "health.routes"),
-    severity="error",
     saw="{host} sends to {peers:list} from {taken}, to which they have no way, although it is in "
     "their network as {own}: {evidence}",
     why="what it sends may arrive, and no answer comes back",
     symptom="`Connection timed out` of all that one host begins; what others begin with it works.",
     cause="The route has a `src` that is the address of a VPN, of loopback, or an old one.",
     fix="Has the route send from the address in that network, until the next start.",
-    explains=AFTER,
-    quick=True,
 )
 def wrong_source(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-source"):
@@ -320,11 +302,10 @@ def _send_from(group: Group, own: str, interface: str, taken: str) -> Iterator[F
         yield set_route_source(group.host.name, network, interface, own, taken)
 
 
-@check(
+@check_of_ways(
     "other-network",
     question="Are all hosts in networks that reach each other?",
     reads=("dials", "health.routes", "interfaces"),
-    severity="error",
     saw="{host}, at {address}, and {peers:list} are in different networks: {evidence}",
     why="packets find no way between the two networks",
     symptom="`Network is unreachable`, or `Connection timed out`, on all links of a host.",
@@ -335,7 +316,6 @@ def _send_from(group: Group, own: str, interface: str, taken: str) -> Iterator[F
     "the container (`--network host`).",
     on_cluster="Kubernetes: pods with `hostNetwork: false` on clusters without an overlay.",
     explains=(*NAMES, *AFTER),
-    quick=True,
 )
 def other_network(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-network"):
@@ -364,11 +344,10 @@ def join(group: Group) -> tuple[Fix, ...]:
     return alternative(group, connect)
 
 
-@check(
+@check_of_ways(
     "reverse-path",
     question="Would every host take packets that come in where it would not answer?",
     reads=("dials", "health.kernel", "health.routes"),
-    severity="error",
     saw="{host} drops what comes in at {interface}, because it would answer by another "
     "interface (rp_filter {rp_filter}): {evidence}",
     why="two interfaces lead to one network, and the strict filter takes packets for forged",
@@ -377,8 +356,6 @@ def join(group: Group) -> tuple[Fix, ...]:
     "answer would take is dropped.",
     fix="Sets the filter of the interface to loose (2), until the next start.",
     on_cluster="The same on Kubernetes nodes with several NICs.",
-    explains=AFTER,
-    quick=True,
 )
 def reverse_path(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "reverse-path"):
@@ -393,11 +370,10 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@check_of_ways(
     "dial-failed",
     question="Is there anything else that keeps two hosts apart?",
     reads=("dials", "health.links", "health.settings"),
-    severity="error",
     saw="a connection failed: {evidence}{rule}",
     why="the ranks open the same connections",
     symptom="The finding has the system's own words.",
@@ -405,7 +381,6 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
     "which is then named.",
     fix="Takes that back; else, where another interface works, that one is taken.",
     explains=(*AFTER, "agent-failed"),
-    quick=True,
 )
 def dial_failed(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "dial-failed"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.imports import error_of, torch_import
@@ -30,6 +31,8 @@ _GET_BASE = (
 # Of yoked itself, which every rank imports.
 _OLDEST = (3, 11)
 _INSTALLED = re.compile(r"(site|dist)-packages/torch/__init__\.py$")
+# What most of these checks have in common.
+_check = partial(check, reads=("torch",), severity="error", explains=("world-failed",), quick=True)
 
 
 def _minor(version: str) -> tuple[int, ...]:
@@ -48,11 +51,9 @@ def reference(seen: Examination) -> str | None:
     return next((each for each in best if own and public(each) == public(str(own))), best[0])
 
 
-@check(
+@_check(
     "python-missing",
     question="Is the interpreter of yoked.toml there?",
-    reads=("torch",),
-    severity="error",
     saw="there is no {python} on {host}, which the fleet's file names as its python",
     why="no rank can start there; without that line, the environment of `yoked install` or "
     "the host's own python3 trains",
@@ -61,7 +62,6 @@ def reference(seen: Examination) -> str | None:
     fix="Takes the line out of yoked.toml. The environment of `yoked install` then trains, "
     "or a python3 that has torch.",
     explains=("world-failed", "torch-missing"),
-    quick=True,
 )
 def python_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -70,11 +70,9 @@ def python_missing(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, edit_entry(seen, host.name, "/^python *=/d"), python=wanted)
 
 
-@check(
+@_check(
     "torch-missing",
     question="Does every host have torch?",
-    reads=("torch",),
-    severity="error",
     saw={
         "": "there is no torch on {host}: {what}",
         "baseless": "there is no torch on {host}, and nothing to install it with: {what}",
@@ -97,7 +95,6 @@ def python_missing(seen: Examination) -> Iterator[Match]:
         "package-altered",
         "unlike-python",
     ),
-    quick=True,
 )
 def torch_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -124,11 +121,10 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
         yield Match(host.name, *fixes, how="baseless" if base else "", what=base or what)
 
 
-@check(
+@_check(
     "torch-shadowed",
     question="Is the torch that is imported the one that was installed?",
     reads=("torch", "controller"),
-    severity="error",
     saw={
         **dict.fromkeys(
             ("module", "checkout"),
@@ -149,7 +145,6 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
     "or a queue.py, random.py and the like lies beside a program.",
     fix="Moves it out of the way, under another name; what lies beside your program you rename.",
     explains=("world-failed", "torch-import", "torch-missing", "gloo-missing"),
-    quick=True,
 )
 def torch_shadowed(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -178,11 +173,9 @@ def torch_shadowed(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "torch-version",
     question="Do all hosts have one version of torch?",
-    reads=("torch",),
-    severity="error",
     saw="torch is {version} on {host}, and {wanted} on {others:list}",
     why="two versions need not understand each other: handshakes fail, or sums differ",
     symptom="`Rendezvous` ends with a pickle error, `op.preamble.length <= op.nbytes`, or "
@@ -190,8 +183,6 @@ def torch_shadowed(seen: Examination) -> Iterator[Match]:
     cause="Two versions of torch: Gloo does not promise that they understand each other.",
     fix="Gives the host the version that most hosts have.",
     on_cluster="NCCL says so itself: `Mismatched NCCL version detected`.",
-    explains=("world-failed",),
-    quick=True,
 )
 def torch_version(seen: Examination) -> Iterator[Match]:
     wanted = reference(seen)
@@ -213,18 +204,15 @@ def torch_version(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "python-old",
     question="Is the interpreter new enough?",
-    reads=("torch",),
-    severity="error",
     saw="{python} on {host} is Python {version}",
     why="ranks of yoked need 3.11 or later",
     symptom="`SyntaxError`, or `cannot import name 'Self' from 'typing'`.",
     cause="The host's python3 is older than 3.11.",
     fix="Makes an environment with a newer Python that is there.",
     explains=("world-failed", "python-version", "torch-version"),
-    quick=True,
 )
 def python_old(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -238,10 +226,9 @@ def python_old(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "python-version",
     question="Do all hosts have one version of Python?",
-    reads=("torch",),
     severity="warning",
     saw="Python is {shown:list}",
     why="objects that ranks pickle for each other (functions above all) may not be read; "
@@ -249,8 +236,6 @@ def python_old(seen: Examination) -> Iterator[Match]:
     symptom="`unsupported pickle protocol`, or `code() argument ...` in all_gather_object.",
     cause="Two minor versions of Python. Tensors do not mind; pickled functions do.",
     fix="Makes environments of one version with `yoked install`.",
-    explains=("world-failed",),
-    quick=True,
 )
 def python_version(seen: Examination) -> Iterator[Match]:
     versions = {
@@ -267,18 +252,14 @@ def python_version(seen: Examination) -> Iterator[Match]:
           if seen.host(name).wanted.get("python") is None), shown=shown)  # fmt: skip
 
 
-@check(
+@_check(
     "numpy-missing",
     question="Does every torch have its numpy?",
-    reads=("torch",),
-    severity="error",
     saw="{python} on {host} has torch and no numpy",
     why="the tokenizer, and many programs, need it: `Numpy is not available`",
     symptom="`RuntimeError: Numpy is not available`.",
     cause="torch does not ask for numpy when it is installed by itself.",
     fix="Installs it.",
-    explains=("world-failed",),
-    quick=True,
 )
 def numpy_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
