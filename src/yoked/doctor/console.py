@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from yoked.agent.settings import EACH, SETTINGS
 from yoked.agent.tables import UNITS
 from yoked.doctor.repairs.base import repair, template
 from yoked.doctor.repairs.startfiles import leave_out_line
+from yoked.doctor.sshinside import run_here
 from yoked.records.examination import BrokenLink, Fix, SshFailure
 from yoked.records.rules import CONTROL
 from yoked.records.shell import Line, as_made, quoted
@@ -348,17 +348,9 @@ def told_by(
     and port: as of `script`.
     """
     mark = f"yoked-{secrets.token_hex(8)}"
-    try:
-        done = subprocess.run(
-            list(console),
-            input=script(told.user or "root", key, port, mark).encode(),
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return told
-    link = read(done.stdout.decode(errors="replace"), mark)
+    told_user = told.user or "root"
+    done = run_here(*console, limit_s=_LIMIT_S, given=script(told_user, key, port, mark))
+    link = read(done.stdout, mark) if done else None
     if link is None:
         return told
     found = replace(told, link=link)

@@ -37,7 +37,7 @@ _SIGNATURES = re.compile(r"^debug1: \S+: server-sig-algs=<([^>]*)>", re.MULTILIN
 _KEY_OPTIONS = re.compile(r"^debug1: Remote: (/\S+:\d+): key options:.* command\b", re.MULTILINE)
 # The program that a `Match exec` of ssh's settings runs.
 EXECUTED = re.compile(r"^debug1: Executing command: '(.*)'$", re.MULTILINE)
-_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _Table = tuple[tuple[str, SshKind, str], ...]
 # What comes is not what was sent.
 _ALTERED = (
@@ -228,14 +228,14 @@ def _why_denied(words: str, way: Way) -> tuple[str, str]:
         stale = [each for each in way.stale if any(key.startswith(each) for key in offered)]
         if stale and len(stale) == len(offered):
             return "stale-pub", stale[0]
-        prints = _FINGERPRINT.findall("\n".join(offered))
+        prints = FINGERPRINT.findall("\n".join(offered))
         return "refused-key", prints[0] if len(prints) == 1 else ""
     return ("passphrase", way.locked[0]) if way.locked else ("no-key", "")
 
 
 def _why_not_signed(after: str, key: str, way: Way) -> tuple[str, str]:
     """Why a key that the server takes did not let in. after: what came then."""
-    found = _FINGERPRINT.search(key)
+    found = FINGERPRINT.search(key)
     shown = found[0] if found else ""
     if _METHODS.search(after) or re.search(r"^Connection (?:closed|reset) by", after, re.MULTILINE):
         return "after-key", shown

@@ -29,6 +29,8 @@ from yoked.text import one_line
 # ssh itself is there in a quarter of a second over a LAN.
 SLOW_S = 5.0
 _TRY_S, _LIMIT_S = 4, 25.0
+# Of programs of this machine that only tell something.
+ASK_S = 2.0
 _FLAGS = shell_line("-E -s -S")
 _SOURCE = Path(yoked.__file__).parent / "agent" / "starttrace.py"
 _UNUSABLE = Path(yoked.__file__).parent / "core" / "unusable.py"
@@ -111,17 +113,8 @@ def _ask(
     token = _token()
     config = None if ssh_config is None else str(ssh_config)
     argv = ssh_argv(host, config, patience_s=_TRY_S, shared=False)
-    try:
-        done = subprocess.run(
-            [*argv, _command(source, token, *args)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    for line in done.stdout.decode(errors="replace").splitlines():
+    done = run_here(*argv, _command(source, token, *args), limit_s=_LIMIT_S)
+    for line in done.stdout.splitlines() if done else ():
         before, _, said = line.partition(f"{token} ")
         if said and not before.strip():
             try:
@@ -131,6 +124,27 @@ def _ask(
             found = reread(rule, source.stem, content, [], {})
             return found if isinstance(found, dict) else {}
     return {}
+
+
+def run_here(
+    *argv: str, limit_s: float = ASK_S, given: str | None = None
+) -> subprocess.CompletedProcess[str] | None:
+    """A program of this machine; None: there is none, or it did not end in time. given: its
+    standard input.
+    """
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL if given is None else None,
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _token() -> str:

@@ -16,11 +16,19 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
+from yoked.agent.ask import named_values
 from yoked.core.parallel import at_once, gather_within
 from yoked.core.proc import children_of
 from yoked.doctor.console import told_by
-from yoked.doctor.sshfailure import EXECUTED, explained, stage_of, told_failure, wants_try
-from yoked.doctor.sshinside import of_interpreter, of_start_files
+from yoked.doctor.sshfailure import (
+    EXECUTED,
+    FINGERPRINT,
+    explained,
+    stage_of,
+    told_failure,
+    wants_try,
+)
+from yoked.doctor.sshinside import of_interpreter, of_start_files, run_here
 from yoked.doctor.sshway import (
     Signs,
     Try,
@@ -53,7 +61,6 @@ _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
 }
 # How many times the patience with ssh a slow host gets at its second try.
 _MORE_PATIENCE = 4
-_ASK_S = 2.0
 # Until the server has said its name, and until the login is through.
 _TRY_S = 3
 _LOGIN_S = 5.0
@@ -72,7 +79,6 @@ _PING_S = 1.5
 _SMALL, _LARGE = "56", "1472"
 _DIAL_S = 1.2
 _OTHER_S = 3.0
-_PRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _READ = re.compile(r"^debug1: Reading configuration data (.+)$", re.MULTILINE)
 _MATCH = re.compile(r"""\s*match\b.*?\bexec[ \t=]+("[^"]*"|\S+)""", re.IGNORECASE)
 # Of Linux and macOS alike; beyond these bits OpenSSH passes over a key.
@@ -120,7 +126,7 @@ def failure_of(
     if not console or told.cause not in _ON_CONSOLE.get(told.kind, ()):
         return told
     way = way_to(host, ssh_config)
-    key = told.about if _PRINT.fullmatch(told.about) else key_of(way)
+    key = told.about if FINGERPRINT.fullmatch(told.about) else key_of(way)
     port = None if way.proxy else way.port
     return told_by(console, replace(told, user=way.user), key, port)
 
@@ -185,7 +191,7 @@ def _is_dumb(agent: str) -> bool:
     socket = os.environ.get("SSH_AUTH_SOCK", "") if agent in ("", "SSH_AUTH_SOCK") else agent
     if not socket:
         return False
-    asked = _run("env", f"SSH_AUTH_SOCK={socket}", "ssh-add", "-l")
+    asked = run_here("env", f"SSH_AUTH_SOCK={socket}", "ssh-add", "-l")
     return asked is None and shutil.which("ssh-add") is not None
 
 
@@ -201,20 +207,20 @@ def seen_by(
 
 def ask_ssh(*flags: str) -> str | None:
     """What ssh says of itself, here; None: nothing, or not in time."""
-    done = _run("ssh", *flags)
+    done = run_here("ssh", *flags)
     return None if done is None else (done.stdout or done.stderr).strip() or None
 
 
 def ssh_here(host: str | None, ssh_config: Path | None) -> dict[str, str | float | None]:
     """The ssh of this machine: its version; ssh_path; ssh_prints, what it puts in front of what a
     host says: one that stands in ssh's place may greet; ssh_settings_s, how long it reads its
-    settings for a host, no longer than _ASK_S. None: unknown, or nothing.
+    settings for a host, no longer than ssh is waited for here. None: unknown, or nothing.
     """
     began_s = time.monotonic()
     if host is not None:
         ask_ssh("-G", *_flags(ssh_config), host)
     settings_s = None if host is None else round(time.monotonic() - began_s, 2)
-    done = _run("ssh", "-V")
+    done = run_here("ssh", "-V")
     if done is None:
         return {"ssh": None, "ssh_path": None, "ssh_prints": None, "ssh_settings_s": settings_s}
     # ssh itself has its version on stderr, and nothing else.
@@ -315,7 +321,7 @@ def signs_from_here(way: Way) -> Signs:
     address = _address(way)
     if way.proxy or address is None:
         return Signs()
-    small, large = at_once(lambda size: _run(*_ping(size, address), limit_s=_PING_S),
+    small, large = at_once(lambda size: run_here(*_ping(size, address), limit_s=_PING_S),
                            (_SMALL, _LARGE))  # fmt: skip
     pings = small is not None and small.returncode == 0
     return Signs(pings=pings, large=large is not None and large.returncode == 0 if pings else None)
@@ -378,12 +384,17 @@ def _with_keys(way: Way) -> Way:
     # What has a token of ssh's in its name stays unknown.
     files = [str(Path(each).expanduser()) for each in way.files if each.startswith(("~/", "/"))]
     modes = {each: mode for each in files if (mode := _mode_of(each)) is not None}
+    told = {each: run_here("ssh-keygen", "-y", "-P", "", "-f", each) for each in modes}
+    known = {each: done for each, done in told.items() if done is not None}
     return replace(
         way,
         loose=tuple(each for each, mode in modes.items() if mode & _OF_OTHERS),
-        locked=tuple(filter(_is_locked, modes)),
-        stale=tuple(filter(_is_stale, modes)),
-    )
+        locked=tuple(each for each, done in known.items()
+                     if done.returncode and "passphrase" in done.stderr),
+        # One with a passphrase tells nothing of itself.
+        stale=tuple(each for each, done in known.items()
+                    if not done.returncode and _is_stale(each, done.stdout)),
+    )  # fmt: skip
 
 
 def key_of(way: Way) -> str:
@@ -391,8 +402,8 @@ def key_of(way: Way) -> str:
     found = set()
     for each in way.files:
         path = Path(each).expanduser()
-        done = _run("ssh-keygen", "-lf", str(path)) if path.is_file() else None
-        found |= set(_PRINT.findall(done.stdout if done else ""))
+        done = run_here("ssh-keygen", "-lf", str(path)) if path.is_file() else None
+        found |= set(FINGERPRINT.findall(done.stdout if done else ""))
     return found.pop() if len(found) == 1 else ""
 
 
@@ -403,20 +414,13 @@ def _mode_of(path: str) -> int | None:
         return None
 
 
-def _is_locked(key: str) -> bool:
-    done = _run("ssh-keygen", "-y", "-P", "", "-f", key)
-    return done is not None and done.returncode != 0 and "passphrase" in done.stderr
-
-
-def _is_stale(key: str) -> bool:
-    """Whether the .pub beside a key, by which ssh offers it, is of another key."""
-    own = _run("ssh-keygen", "-y", "-P", "", "-f", key)
+def _is_stale(key: str, public: str) -> bool:
+    """Whether the .pub beside a key, by which ssh offers it, is of another key. public: its own."""
     try:
         told = Path(f"{key}.pub").read_text(encoding="utf-8", errors="replace").split()[:2]
     except OSError:
         return False
-    # One with a passphrase tells nothing.
-    return own is not None and own.returncode == 0 and own.stdout.split()[:2] != told
+    return public.split()[:2] != told
 
 
 def _is_of_ssh(path: str, ssh_config: Path | None) -> bool:
@@ -427,31 +431,11 @@ def _is_of_ssh(path: str, ssh_config: Path | None) -> bool:
 
 def _is_narrowed(host: str, ssh_config: Path | None, text: str) -> bool:
     own, usual = (
-        _settings(ask_ssh("-G", *flags, host)) for flags in (_flags(ssh_config), ["-F", "none"])
+        named_values(ask_ssh("-G", *flags, host) or "", " ")
+        for flags in (_flags(ssh_config), ["-F", "none"])
     )
     return is_narrowed(text, own, usual)
 
 
-def _settings(said: str | None) -> Mapping[str, str]:
-    words = (line.partition(" ") for line in (said or "").splitlines())
-    return {name: value for name, _, value in words}
-
-
 def _flags(ssh_config: Path | None) -> list[str]:
     return [] if ssh_config is None else ["-F", str(ssh_config)]
-
-
-def _run(*argv: str, limit_s: float = _ASK_S) -> subprocess.CompletedProcess[str] | None:
-    """A program of this machine; None: there is none, or it did not end in time."""
-    try:
-        return subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -209,7 +209,7 @@ def test_an_agent_that_takes_questions_and_answers_none_is_dumb(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
-    monkeypatch.setattr(sshtry, "_run", lambda *words, limit_s=0.3: None)
+    monkeypatch.setattr(sshtry, "run_here", lambda *words, limit_s=0.3: None)
     take(monkeypatch, Try("debug1: SSH2_MSG_NEWKEYS received\n", turn="here"))
 
     failure = failure_of("attic", None, NoAgentError("no agent answered", kind="timeout"))
