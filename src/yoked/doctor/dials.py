@@ -9,8 +9,8 @@ of that passes, a burst follows: limits of bytes let a little through.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -193,10 +193,9 @@ def resting(
 
     Gives a function that waits for them, and has those that came about.
     """
-    found: list[Dial] = []
     token = secrets.token_hex(16)
 
-    def rest() -> None:
+    def rest() -> list[Dial]:
         with _listening(agents, token, QUICK) as ports:
 
             def dial(source: str) -> list[Dial]:
@@ -210,21 +209,12 @@ def resting(
 
             own = at_once(dial, list(agents))
             # Others tell why a connection does not come about.
-            found.extend(each for dials in own for each in dials if each.rtt_s is not None)
+            return [each for dials in own for each in dials if each.rtt_s is not None]
 
-    thread = threading.Thread(target=rest, name="resting", daemon=True)
-    if profile.rest_s and len(agents) > 1:
-        thread.start()
-
-    def result() -> list[Dial]:
-        if thread.ident is not None:
-            thread.join()
-        return found
-
-    try:
-        yield result
-    finally:
-        result()
+    with ThreadPoolExecutor(1, "resting") as pool:
+        is_wanted = profile.rest_s and len(agents) > 1
+        found = pool.submit(rest) if is_wanted else None
+        yield lambda: [] if found is None else found.result()
 
 
 def _dial_each(
