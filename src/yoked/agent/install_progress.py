@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ class InstallWatch:
     def unpacking(self) -> None:
         """All wheels are here, and pip unpacks them from now on."""
         self._before = folder_bytes(self._environment / "lib")
-        found = _wheels_below(self._wheels or self._downloads)
-        self._total = sum(map(_unpacked_bytes, found))
+        wheels = (self._wheels or self._downloads).rglob("*.whl")
+        self._total = sum(map(_unpacked_bytes, wheels))
 
     def __enter__(self) -> InstallWatch:
         self._thread.start()
@@ -77,10 +77,6 @@ def folder_bytes(folder: Path) -> int:
                     elif entry.is_file(follow_symlinks=False):
                         total += entry.stat(follow_symlinks=False).st_size
     return total
-
-
-def _wheels_below(folder: Path) -> Iterator[Path]:
-    return folder.rglob("*.whl")
 
 
 def _unpacked_bytes(wheel: Path) -> int:

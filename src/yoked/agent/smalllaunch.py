@@ -76,7 +76,7 @@ def _supervisor() -> dict[str, Any]:
         return {} if outcome.late else {"failed": line or f"status {outcome.exit_status}"}
     told: dict[str, Any] = {"adopter": _adopter(int(outcome.stdout))}
     # A library that cannot be loaded first is told as such: see yoked.agent.environ.
-    names = [] if not words else guilty_variables(_is_silent, words)
+    names = [] if not words else guilty_variables(lambda without: not _start(without).stderr, words)
     if names and names != ["LD_PRELOAD"]:
         places = places_of(names)
         variables = [{"name": name, "places": places[name]} for name in names]
@@ -87,10 +87,6 @@ def _supervisor() -> dict[str, Any]:
 def _start(without: Collection[str] = ()) -> Outcome:
     argv = detached_argv(_LEAVE, f"yoked-look-{secrets.token_hex(6)}", scope=scope_helps())
     return run_program(argv, env=dict.fromkeys(without), cwd="/", limit_s=_START_S)
-
-
-def _is_silent(without: Collection[str]) -> bool:
-    return not _start(without).stderr
 
 
 def _adopter(orphan: int) -> dict[str, Any] | None:

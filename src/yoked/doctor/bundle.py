@@ -138,7 +138,7 @@ class Redactor:
 
     def _without_machine(self, text: str) -> str:
         text = _NAMED_BY_MAC.sub(lambda found: found[1] + self._mac(found[2]), text)
-        text = _MAC.sub(lambda found: _colons(self._mac(found[0])), text)
+        text = _MAC.sub(lambda found: bytes.fromhex(self._mac(found[0])).hex(":"), text)
         return _LONG.sub(self._numbered("id"), text)
 
     def _without_people(self, text: str) -> str:
@@ -193,10 +193,6 @@ def _stand_in_base(address: IPv4Address | IPv6Address) -> int | None:
     if address.packed[11:13] == b"\xff\xfe":
         return int(address) >> _HOST_BITS << _HOST_BITS
     return None
-
-
-def _colons(digits: str) -> str:
-    return ":".join(digits[place : place + 2] for place in range(0, 12, 2))
 
 
 def _texts(data: Any, *keys: str) -> Iterator[tuple[tuple[str, ...], str]]:

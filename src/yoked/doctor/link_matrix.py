@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from yoked.records.examination import Dial, Examination, HostSeen, Purpose
+from yoked.records.examination import Dial, Examination, Purpose
 from yoked.table import table
 from yoked.units import format_bit_per_s, format_duration, listed
 
@@ -66,12 +66,9 @@ def _tunnels(examination: Examination) -> set[str]:
     return {
         dial.interface
         for dial in examination.dials
-        if dial.chosen and _is_tunnel(examination.host(dial.target), dial.interface)
+        for each in examination.host(dial.target).interfaces
+        if dial.chosen and each["name"] == dial.interface and each["kind"] == "vpn"
     }
-
-
-def _is_tunnel(host: HostSeen, interface: str) -> bool:
-    return any(each["name"] == interface and each["kind"] == "vpn" for each in host.interfaces)
 
 
 def _cell(examination: Examination, source: str, target: str) -> str:

@@ -244,12 +244,8 @@ def _strayed(group: Group, ways: dict[str, Any]) -> tuple[str, list[str]]:
         return "gateway", gateways
     taken = sorted({str(at(each, "interface")) for each in ways.values()})
     own = {name.partition(":")[0] for name, address, _ in addresses(group.host)
-           if _among(group, address)}  # fmt: skip
+           for each in group.peer_addresses if in_network(group.host, address, each)}  # fmt: skip
     return ("silent" if own.issuperset(taken) else "interface"), taken
-
-
-def _among(group: Group, address: str) -> bool:
-    return any(in_network(group.host, address, each) for each in group.peer_addresses)
 
 
 def _by_one_hop(group: Group, ways: dict[str, Any]) -> Iterator[Fix]:
