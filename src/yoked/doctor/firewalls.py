@@ -11,7 +11,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
-from yoked.doctor.iptables_save import OLD, as_ruleset
+from yoked.doctor.iptables_save import CHAINS, OLD, as_ruleset
 from yoked.doctor.packets import Packet
 from yoked.doctor.repairs.base import as_root
 from yoked.doctor.ruleset import (
@@ -53,7 +53,7 @@ _OF_IPTABLES = frozenset(
     f"{family} {table} {chain}"
     for family in ("ip", "ip6")
     for table in ("filter", "nat", "mangle", "raw")
-    for chain in ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+    for chain in CHAINS
 )
 
 

@@ -15,13 +15,8 @@ OLD = "legacy/"
 _TABLE = re.compile(r"\*(\w+)")
 _POLICY = re.compile(r":([\w-]+) (\w+|-)")
 _RULE = re.compile(r"-A ([\w-]+) ?(.*)")
-_HOOKS = {
-    "PREROUTING": "prerouting",
-    "INPUT": "input",
-    "FORWARD": "forward",
-    "OUTPUT": "output",
-    "POSTROUTING": "postrouting",
-}
+# Chains that the kernel calls, each by the hook of nft's with its name.
+CHAINS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 # Which words of nft's ask the same.
 _ASKS = {
     "-s": "ip saddr",
@@ -36,18 +31,9 @@ _ASKS = {
     "--state": "ct state",
     "-p": "meta l4proto",
 }
-_ENDS = {
-    "ACCEPT": "accept",
-    "DROP": "drop",
-    "REJECT": "reject",
-    "RETURN": "return",
-    "DNAT": "dnat",
-    "REDIRECT": "redirect",
-    "SNAT": "snat",
-    "NOTRACK": "notrack",
-    "MASQUERADE": "masquerade",
-    "NFQUEUE": "queue",
-}
+# nft calls them so too, but for the queue.
+_ENDS = ("ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "REDIRECT", "SNAT", "NOTRACK", "MASQUERADE",
+         "NFQUEUE")  # fmt: skip
 # They say something of a rule, and ask nothing of a packet.
 _SILENT = ("LOG", "NFLOG", "CHECKSUM", "AUDIT", "TRACE", "DSCP", "TOS", "CLASSIFY")
 # They change a packet, or what becomes of it, and it goes on.
@@ -85,10 +71,10 @@ def _table(
     yield f"table {family} {name} {{"
     for chain, rules in own.items():
         yield f"chain {chain} {{"
-        if chain in _HOOKS:
+        if chain in CHAINS:
             kind = "nat" if name.removeprefix(OLD) == "nat" else "filter"
             policy = policies.get((*place, chain), "accept")
-            yield f"type {kind} hook {_HOOKS[chain]} priority {name}; policy {policy};"
+            yield f"type {kind} hook {chain.lower()} priority {name}; policy {policy};"
         yield from rules
         yield "}"
     yield "}"
@@ -135,4 +121,4 @@ def _end(how: str, target: str, options: list[str]) -> str:
         number = options[options.index("--queue-num") + 1] if "--queue-num" in options[:-1] else "0"
         return "queue" if "--queue-bypass" in options else f"queue num {number}"
     to = f" to {options[1].partition('-')[0]}" if target == "SNAT" and len(options) > 1 else ""
-    return f"{_ENDS[target]}{to}"
+    return f"{target.lower()}{to}"
