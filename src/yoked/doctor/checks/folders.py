@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import take_out
@@ -42,6 +43,8 @@ _SHM_BYTES = 128 << 20
 _NEVER_WRITTEN = ("squashfs", "iso9660", "erofs", "cramfs", "romfs", "fuse.squashfuse")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs")
 _SET_BY = {"state": "YOKED_STATE", "cache": "YOKED_CACHE", "tmp": "TMPDIR"}
+# What most of these checks have in common.
+_check = partial(check, reads=("health.folders",), severity="error")
 
 
 def _needed_bytes(seen: Examination, host: HostSeen) -> int:
@@ -53,11 +56,9 @@ def _needed_bytes(seen: Examination, host: HostSeen) -> int:
     return _JOB_BYTES + one * keeps
 
 
-@check(
+@_check(
     "disk-full",
     question="Is there room for logs and checkpoints?",
-    reads=("health.folders",),
-    severity="error",
     saw="{least:bytes} are free for {paths} on {host}; a run needs {wanted:bytes}",
     why="the first log line or checkpoint that does not fit ends the run",
     symptom="`OSError: [Errno 28] No space left on device` at the first checkpoint.",
@@ -103,11 +104,9 @@ def _is_full(folder: Folder, needed_bytes: int) -> bool:
     return failed(folder, "ENOSPC", "EDQUOT") or (free is not None and free < needed_bytes)
 
 
-@check(
+@_check(
     "no-inodes",
     question="Can more files be made?",
-    reads=("health.folders",),
-    severity="error",
     saw="{paths} on {host} can take {least:,} more files, however small",
     why="the run ends with `No space left on device`, although df shows room",
     symptom="`No space left on device`, although `df` shows room; `df -i` shows none.",
@@ -135,11 +134,9 @@ def no_inodes(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "read-only",
     question="Can the folders of a run be written to?",
-    reads=("health.folders",),
-    severity="error",
     saw="the file system of {paths} on {host} is mounted read-only",
     why="nothing can be written there; the kernel does this after errors of a disk: see "
     "`dmesg` first",
@@ -172,11 +169,10 @@ def read_only(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "folder-denied",
     question="Do the folders of a run belong to its user, and keep what is written?",
     reads=("health.folders", "health.clock"),
-    severity="error",
     saw={
         "emptied": "what is written to {paths} on {host} does not stay: {said}{more}",
         **dict.fromkeys(
@@ -297,11 +293,9 @@ def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
     return give_folder(host.name, path, uid)
 
 
-@check(
+@_check(
     "folder-hangs",
     question="Do the folders of a run answer?",
-    reads=("health.folders",),
-    severity="error",
     saw="{paths} on {host} gave no answer: {error}",
     why="a file server that is gone stops every process that looks there",
     symptom="A process that cannot be killed, state D; `ls` hangs.",
@@ -322,10 +316,9 @@ def folder_hangs(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "tmp-missing",
     question="Is there a folder for temporary files?",
-    reads=("health.folders",),
     severity="warning",
     saw={
         "": "there is no folder {path} on {host}, where temporary files go",
@@ -364,11 +357,10 @@ def tmp_missing(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "noexec",
     question="Can libraries be loaded where they lie, and where they are compiled?",
     reads=("health.folders", "torch"),
-    severity="error",
     saw="the file system of {paths} on {host} is mounted noexec",
     why={
         "torch": "torch lies there, and none of its libraries can be loaded: `failed to map "
@@ -398,10 +390,9 @@ def noexec(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "shared-memory",
     question="Is there shared memory?",
-    reads=("health.folders",),
     severity="warning",
     saw={
         "closed": "{host} has no shared memory that can be written: {error}",
@@ -433,10 +424,9 @@ def shared_memory(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "remote-folder",
     question="Are logs and caches on a local disk?",
-    reads=("health.folders",),
     severity="warning",
     saw="a network file system ({kind}) holds {paths} on {host}",
     why="logs and checkpoints wait for the server, and share the wire with the gradients",

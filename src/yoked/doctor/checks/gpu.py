@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from yoked.doctor.check import Match, check
@@ -18,6 +19,8 @@ from yoked.units import listed
 
 _HIDDEN = ("", "-1", "NoDevFiles")
 _AFTER = ("world-failed", "nccl-missing")
+# What most of these checks have in common.
+_check = partial(check, reads=("torch", "facts"), severity="error", quick=True)
 
 
 def _gpus(host: HostSeen, *vendors: str) -> list[Mapping[str, Any]]:
@@ -29,11 +32,10 @@ def _device(host: HostSeen) -> str:
     return str(host.wanted.get("device") or "auto")
 
 
-@check(
+@_check(
     "device-missing",
     question="Is the device of yoked.toml there?",
     reads=("facts",),
-    severity="error",
     saw='the fleet\'s file has device = "{device}" for {host}: {what}',
     why="a rank there ends with `Torch not compiled with CUDA enabled` or `No CUDA GPUs are "
     "available`",
@@ -44,7 +46,6 @@ def _device(host: HostSeen) -> str:
     on_cluster="Slurm: the job did not ask for `--gres=gpu`; Kubernetes: no "
     "`nvidia.com/gpu` among its limits.",
     explains=(*_AFTER, "gpu-driver"),
-    quick=True,
 )
 def device_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -99,11 +100,9 @@ def _new_driver(host: HostSeen) -> Fix:
     return by_hand(host.name, "install NVIDIA's driver: `sudo ubuntu-drivers install`, and restart")
 
 
-@check(
+@_check(
     "gpu-build",
     question="Does torch's CUDA fit the GPU and its driver?",
-    reads=("torch", "facts"),
-    severity="error",
     saw={
         "driver": "the torch of {host} is built for CUDA {cuda}, and the driver of its {name} "
         "({driver}) runs CUDA {newest} at most",
@@ -124,7 +123,6 @@ def _new_driver(host: HostSeen) -> Fix:
     fix="Installs the build that fits; where none does, a newer driver is needed first.",
     on_cluster="In containers: an image built for a newer CUDA than the node's driver.",
     explains=(*_AFTER, "gpu-unused"),
-    quick=True,
 )
 def gpu_build(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -156,11 +154,9 @@ def _fitting_torch(seen: Examination, host: HostSeen, flag: str) -> tuple[Fix, .
     return get_torch(seen, host, mapping(host.torch).get("torch"), flag, index=index)
 
 
-@check(
+@_check(
     "gpu-unused",
     question="Can torch use the GPU that is there?",
-    reads=("torch", "facts"),
-    severity="error",
     saw="{host} has {gpus:plural GPU} ({names}), and {reason}",
     why="it would train on the CPU, many times slower",
     symptom="A host with a GPU trains at the speed of its CPU.",
@@ -168,7 +164,6 @@ def _fitting_torch(seen: Examination, host: HostSeen, flag: str) -> tuple[Fix, .
     "of AMD is asked for where yoked.toml names it, or torch is built for ROCm.",
     fix="Makes an environment with the build for NVIDIA's GPUs; others are by hand.",
     explains=_AFTER,
-    quick=True,
 )
 def gpu_unused(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -216,18 +211,16 @@ def _unused_nvidia(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, .
     return f"its torch (CUDA {build}) cannot use it", (fix,)
 
 
-@check(
+@_check(
     "gpu-hidden",
     question="Is the GPU visible?",
     reads=("health.environment", "facts"),
-    severity="error",
     saw='CUDA_VISIBLE_DEVICES is "{setting}" on {host}, which hides {gpus:plural GPU}',
     why="torch sees no GPU, and would train on the CPU",
     symptom="`torch.cuda.is_available()` is False, and nvidia-smi shows the GPU.",
     cause="A start file of the shell sets CUDA_VISIBLE_DEVICES to nothing.",
     fix="Makes that line a comment.",
     explains=(*_AFTER, "gpu-unused"),
-    quick=True,
 )
 def gpu_hidden(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -264,10 +257,9 @@ def nccl_missing(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, *get_torch(seen, host, told.get("torch"), "--anew"))
 
 
-@check(
+@_check(
     "gpu-integrated",
     question="Is the GPU that would train a card of its own?",
-    reads=("torch", "facts"),
     severity="warning",
     saw="{host} would train on {name}, a GPU that is a part of its processor",
     why="it shares the processor's memory and is often slower than its cores; for many of its kind "
@@ -277,7 +269,6 @@ def nccl_missing(seen: Examination) -> Iterator[Match]:
     "processor too; or yoked.toml asks for it.",
     fix='Has `device = "cpu"` in yoked.toml. Where `yoked probe` shows that this GPU is faster, '
     "leave it.",
-    quick=True,
 )
 def gpu_integrated(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -294,10 +285,9 @@ def gpu_integrated(seen: Examination) -> Iterator[Match]:
         yield Match(host.name, take_cpu, name=gpus[0].get("name"))
 
 
-@check(
+@_check(
     "python-headers",
     question="Has Python its headers where a GPU trains?",
-    reads=("torch", "facts"),
     severity="warning",
     saw="{python} of {host} has no Python.h, and a GPU trains there",
     why="Triton compiles a module against it at its first kernel: without, torch.compile fails and "
@@ -305,7 +295,6 @@ def gpu_integrated(seen: Examination) -> Iterator[Match]:
     symptom="`fatal error: Python.h: No such file or directory`, in the first compiled step.",
     cause="The system's Python without its development package.",
     fix="Installs that package.",
-    quick=True,
 )
 def python_headers(seen: Examination) -> Iterator[Match]:
     for host in seen.up:

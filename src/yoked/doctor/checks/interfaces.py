@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from yoked.doctor.check import Match, check
@@ -55,6 +56,8 @@ _SOON_S, _DURING_A_RUN_S, _AT_ONCE_S = 86_400, 3600, 120
 _LEAST_MTU_BYTES = 1280
 # Bridges to a host's own containers and virtual machines; without any they have no signal.
 _OWN_BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|(virbr|podman|cni|lxcbr)\d+")
+# What all of these checks have in common.
+_check = partial(check, severity="error", quick=True)
 
 
 def link_of(host: HostSeen, interface: str | None) -> Any:
@@ -74,11 +77,10 @@ def _named(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
             yield host, str(wanted)
 
 
-@check(
+@_check(
     "interface-gone",
     question="Is the interface of yoked.toml there on every host?",
     reads=("interfaces", "health.links"),
-    severity="error",
     saw="{host} has no interface {wanted}, which the fleet's file names; it has {present:list}",
     why="the run would have no address there",
     symptom="`RuntimeError: [enforce fail at .../tcp/device.cc] ifa != nullptr. Unable to "
@@ -89,7 +91,6 @@ def _named(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
     on_cluster="NCCL: `Bootstrap : no socket interface found`, when NCCL_SOCKET_IFNAME "
     "names one that a node does not have.",
     explains=(*LINKS, "no-interface"),
-    quick=True,
 )
 def interface_gone(seen: Examination) -> Iterator[Match]:
     for host, wanted in _named(seen):
@@ -105,18 +106,16 @@ def interface_gone(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "interface-down",
     question="Is that interface switched on?",
     reads=("health.links",),
-    severity="error",
     saw="{wanted} of {host} is switched off",
     why="nobody reaches the host at the address that the run would use",
     symptom="`Unable to find address for: eth0`, and `No route to host` from the others.",
     cause="Somebody, or a network manager, switched it off.",
     fix="Switches it on.",
     explains=(*LINKS, *NAMES, "no-address", "no-interface"),
-    quick=True,
 )
 def interface_down(seen: Examination) -> Iterator[Match]:
     for host, wanted in _named(seen):
@@ -124,11 +123,10 @@ def interface_down(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, set_link_up(host.name, wanted), wanted=wanted)
 
 
-@check(
+@_check(
     "no-carrier",
     question="Does that interface have a signal?",
     reads=("health.links",),
-    severity="error",
     saw={
         "signal": "{wanted} of {host} is on, but has no signal",
         "lower": "{wanted} of {host} lies over {lower}, which is switched off",
@@ -146,7 +144,6 @@ def interface_down(seen: Examination) -> Iterator[Match]:
     "interface below a VLAN, a bridge, a bond or a macvlan is off. A program switches it.",
     fix="Switches the interface below on; else by hand.",
     explains=(*LINKS, *_LATER, "no-address", "no-interface"),
-    quick=True,
 )
 def no_carrier(seen: Examination) -> Iterator[Match]:
     for host, wanted in _named(seen):
@@ -189,11 +186,10 @@ def _is_anothers(seen: Examination, host: HostSeen) -> bool:
     return bool(programs) and host.name not in programs
 
 
-@check(
+@_check(
     "no-address",
     question="Does that interface have an address, and keep it?",
     reads=("interfaces", "health.links", "health.writers"),
-    severity="error",
     saw={
         "none": "{wanted} of {host} is up, but has no address{rule}",
         "label": "the address of {wanted} of {host}, {address}, bears the label {changed} and not "
@@ -217,7 +213,6 @@ def _is_anothers(seen: Examination, host: HostSeen) -> bool:
     "where none is known, asks the DHCP server again. Has an address that would end stay, until "
     "the next start. Of two programs one is left to a person to end.",
     explains=(*LINKS, *_LATER, *NAMES, "no-interface"),
-    quick=True,
 )
 def no_address(seen: Examination) -> Iterator[Match]:
     for host, wanted in _named(seen):
@@ -326,11 +321,10 @@ def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
     return add_address(host.name, *former, interface)
 
 
-@check(
+@_check(
     "link-local",
     question="Can Gloo use the address of that interface?",
     reads=("interfaces",),
-    severity="error",
     saw="{wanted} of {host} has a link-local address alone: {address}",
     why="it means nothing to another host, and Gloo cannot use it",
     symptom="`connect [fe80::...]: Invalid argument`.",
@@ -338,7 +332,6 @@ def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
     "it, which Gloo does not send.",
     fix="Gives the interface an IPv4 address.",
     explains=(*LINKS, *NAMES),
-    quick=True,
 )
 def link_local(seen: Examination) -> Iterator[Match]:
     for host, wanted in _named(seen):
@@ -358,11 +351,10 @@ _PRIVATE = {
 }
 
 
-@check(
+@_check(
     "private-interface",
     question="Is that interface one that leads to other hosts?",
     reads=("interfaces",),
-    severity="error",
     saw="the fleet's file has {values:list}",
     why="the peers would dial their own containers, or nobody",
     symptom="Peers dial 172.17.0.1 or 127.0.0.1: `Connection refused`, or a rank that "
@@ -373,7 +365,6 @@ _PRIVATE = {
     on_cluster="NCCL leaves docker and lo out by itself (`NCCL_SOCKET_IFNAME=^docker,lo`); "
     "Gloo does not.",
     explains=(*LINKS, "same-address", "families"),
-    quick=True,
 )
 def private_interface(seen: Examination) -> Iterator[Match]:
     """Interfaces that lead to nobody else: one line of yoked.toml each, and one fix."""
@@ -391,11 +382,10 @@ def private_interface(seen: Examination) -> Iterator[Match]:
         yield Match(found, choose_again(seen), values=found.values())
 
 
-@check(
+@_check(
     "families",
     question="Are the addresses of all hosts of one family?",
     reads=("interfaces", "dials"),
-    severity="error",
     saw="the run would use {shown:list}: IPv4 and IPv6 do not meet",
     why="Gloo ends with `ss1.ss_family == ss2.ss_family. 10 vs 2`",
     symptom="`ss1.ss_family == ss2.ss_family. 10 vs 2`: 10 is IPv6, 2 is IPv4.",
@@ -403,7 +393,6 @@ def private_interface(seen: Examination) -> Iterator[Match]:
     "one with IPv4.",
     fix="Finds out anew, with traffic, which interfaces of one family reach each other.",
     explains=(*LINKS, *NAMES),
-    quick=True,
 )
 def families(seen: Examination) -> Iterator[Match]:
     found = {
@@ -417,18 +406,16 @@ def families(seen: Examination) -> Iterator[Match]:
     yield Match(odd, choose_again(seen), shown=shown)
 
 
-@check(
+@_check(
     "no-interface",
     question="Does every host have an interface that others could dial?",
     reads=("interfaces",),
-    severity="error",
     saw="{host} has no interface with an address that others could dial",
     why="it cannot take part",
     symptom="The host is reached over ssh by a jump host, USB or a serial line alone.",
     cause="It is in no network with the others.",
     fix="By hand: a cable, or a wireless network.",
     explains=(*LINKS, *NAMES),
-    quick=True,
 )
 def no_interface(seen: Examination) -> Iterator[Match]:
     """Hosts without any address that others could dial, where yoked.toml names no interface."""

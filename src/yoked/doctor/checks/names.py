@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from yoked.doctor.check import Match, check
@@ -31,6 +32,8 @@ _LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 # Source: hosts(5), RFC 6761.
 _OF_ALL = re.compile(r"(ip6-)?(localhost|loopback)(\d|\.|$)", re.IGNORECASE)
+# What most of these checks have in common.
+_check = partial(check, reads=("health.names",), severity="warning")
 
 
 def _own(host: HostSeen) -> tuple[str, list[str]]:
@@ -88,11 +91,10 @@ def _to_own_address(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, 
     return _written(seen, host, name, chosen_address(seen, host))
 
 
-@check(
+@_check(
     "own-name",
     question="Does every host take its own name for an address that others can dial?",
     reads=("health.names", "interfaces"),
-    severity="warning",
     saw="on {host}, its own name {name} is {loopback:list}",
     why="torch without GLOO_SOCKET_IFNAME would tell its peers to dial that address; yoked "
     "sets it, torchrun by hand does not",
@@ -119,11 +121,9 @@ def own_name(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "own-name-unresolved",
     question="Does every host know its own name?",
-    reads=("health.names",),
-    severity="warning",
     saw="{host} does not know its own name {name}: {error}",
     why="torch without GLOO_SOCKET_IFNAME finds no address to listen at",
     symptom="`RuntimeError: getaddrinfo: Name or service not known` or `Unable to resolve "
@@ -145,11 +145,10 @@ def own_name_unresolved(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "own-name-elsewhere",
     question="Is the address behind every host's own name its own?",
     reads=("health.names", "interfaces"),
-    severity="warning",
     saw="on {host}, its own name {name} is {foreign:list}, which is no address of it",
     why="torch without GLOO_SOCKET_IFNAME cannot listen there: `Cannot assign requested address`",
     symptom="`bind: Cannot assign requested address`, or peers dial another machine.",
@@ -170,11 +169,9 @@ def own_name_elsewhere(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "peer-name",
     question="Does every host know the names that other hosts know?",
-    reads=("health.names",),
-    severity="warning",
     saw="{host} does not know the name {name}: {error}; other hosts know their peers by name",
     why="`--master_addr={name}` would fail here alone; yoked uses addresses",
     symptom="`socket.gaierror: [Errno -2] Name or service not known`, or `The IPv4 network "
@@ -208,11 +205,10 @@ def peer_name(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "peer-name-wrong",
     question="Is every name the same machine on all hosts?",
     reads=("health.names", "interfaces"),
-    severity="warning",
     saw="on {host}, the name {name} is {found:list}, which is no address of {target}",
     why={
         "itself": "both hosts would take themselves for the master, and wait for the other",
@@ -251,11 +247,9 @@ def _points_elsewhere(
     )
 
 
-@check(
+@_check(
     "name-family",
     question="Would all hosts pick the same family, IPv4 or IPv6, by their names?",
-    reads=("health.names",),
-    severity="warning",
     saw="{host} takes its own name {name} for IPv{odd} ({address}); {others:list} would use IPv4",
     why="torch without GLOO_SOCKET_IFNAME ends with `ss1.ss_family == ss2.ss_family. 10 vs 2`",
     symptom="`ss1.ss_family == ss2.ss_family. 10 vs 2`: 10 is IPv6, 2 is IPv4.",
@@ -288,7 +282,7 @@ def name_family(seen: Examination) -> Iterator[Match]:
         )
 
 
-@check(
+@_check(
     "slow-names",
     question="Are names looked up in no time?",
     reads=("health.names", "world"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import part
@@ -12,13 +13,14 @@ from yoked.records.examination import Examination, HostSeen
 
 _SLEEPS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "poweroff", "halt")
 _SOON_S = 3600.0
+# What most of these checks have in common.
+_check = partial(check, reads=("health.power",), severity="warning")
 
 
-@check(
+@_check(
     "battery",
     question="Does every host have mains power?",
     reads=("health.power", "facts"),
-    severity="warning",
     saw="{host} runs on its battery",
     why="it trains at half speed, for an hour or two, and takes the others down with it",
     symptom="A laptop is slow, and after an hour gone.",
@@ -40,11 +42,9 @@ def _can_sleep(host: HostSeen) -> bool:
     return may and part(host, "power", "can_inhibit") is False
 
 
-@check(
+@_check(
     "lid",
     question="Does a laptop stay awake with its lid closed?",
-    reads=("health.power",),
-    severity="warning",
     saw="{host} is a laptop (lid {lid}): closing the lid means {action}, and a run may not "
     "hold that off there",
     why="all ranks wait for a host that sleeps",
@@ -61,11 +61,9 @@ def lid(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, mask_sleep(host.name), lid=lid, action=action)
 
 
-@check(
+@_check(
     "idle-sleep",
     question="Does every host stay awake when nobody types?",
-    reads=("health.power",),
-    severity="warning",
     saw="{host} is set to {action} when nobody types, and a run may not hold that off there",
     why="all ranks wait for a host that sleeps",
     symptom="All ranks stall after half an hour.",
@@ -79,10 +77,9 @@ def idle_sleep(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, mask_sleep(host.name), action=action)
 
 
-@check(
+@_check(
     "logout",
     question="Does a run go on when its user logs out?",
-    reads=("health.power",),
     severity="error",
     saw="logind on {host} ends all processes of {user} with the last login "
     "(KillUserProcesses=yes), and they do not linger",
@@ -103,11 +100,9 @@ def logout(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, let_linger(host.name, str(user)), user=user)
 
 
-@check(
+@_check(
     "throttled",
     question="Does the CPU run as fast as it can?",
-    reads=("health.power",),
-    severity="warning",
     saw="{what} the CPU of {host} below its highest frequency",
     why="it computes slower than it could, and the others wait",
     symptom="A host is half as fast as an equal one.",
@@ -125,10 +120,9 @@ def throttled(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, unlock_cpu_speed(host.name), what=what)
 
 
-@check(
+@_check(
     "shutdown",
     question="Do all hosts stay on?",
-    reads=("health.power",),
     severity="error",
     saw="{host} goes off, or starts again, in {left:duration}: a shutdown is planned there",
     why="a run with ranks there ends with it",
