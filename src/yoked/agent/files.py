@@ -24,7 +24,7 @@ from yoked.core.fs import NO_ROOM, disk_full, free_bytes, nearest_folder, sha256
 from yoked.errors import HostError, YokedError
 from yoked.paths import cache_root, private_folder
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 _READ_ONLY = 0o444
 _SYNC_THREADS = 8
 _HAS_CONTENT = {stat.S_IFREG, stat.S_IFDIR}
@@ -105,7 +105,7 @@ def require(holds: object, what: str) -> None:
 
 def blob_path(digest: str) -> Path:
     """Where the content of this hash lies, if it is here."""
-    require(_DIGEST.fullmatch(digest), f"a hash {digest!r}")
+    require(DIGEST.fullmatch(digest), f"a hash {digest!r}")
     return blobs_root() / digest[:2] / digest
 
 

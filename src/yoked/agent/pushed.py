@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.files import blob_path, require, writing_to
+from yoked.agent.files import DIGEST, blob_path, require, writing_to
 from yoked.agent.folders import LINK, entries_digest, make_folder, take_away
 from yoked.agent.jobfolder import ACTIVE, all_jobs
 from yoked.agent.server import Call
@@ -27,8 +26,6 @@ from yoked.core.fs import read_json, write_bytes
 from yoked.core.names import DATA_NAME
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def answer_pushed(call: Call) -> list[dict[str, Any]]:
@@ -40,7 +37,7 @@ def answer_pushed(call: Call) -> list[dict[str, Any]]:
         digest = str(record.get("digest"))
         folder = _root() / digest
         # Somebody may have emptied the cache.
-        if DATA_NAME.fullmatch(path.stem) and _DIGEST.fullmatch(digest) and folder.is_dir():
+        if DATA_NAME.fullmatch(path.stem) and DIGEST.fullmatch(digest) and folder.is_dir():
             found.append({**record, "name": path.stem, "path": str(folder)})
     return found
 
@@ -115,7 +112,7 @@ def _stale(keep: str = "") -> list[Path]:
     meant = {str((read_json(path) or {}).get("digest")) for path in _root().glob("*.json")}
     needed = {keep, *meant, *_users()}
     try:
-        found = sorted(path for path in _root().iterdir() if _DIGEST.fullmatch(path.name))
+        found = sorted(path for path in _root().iterdir() if DIGEST.fullmatch(path.name))
     except FileNotFoundError:
         return []
     return [path for path in found if path.name not in needed]
@@ -153,7 +150,7 @@ def _remove(folders: Iterable[Path]) -> None:
             hashes = []
         with contextlib.suppress(OSError):
             take_away(folder)
-        for digest in filter(_DIGEST.fullmatch, hashes):
+        for digest in filter(DIGEST.fullmatch, hashes):
             with contextlib.suppress(OSError):
                 if blob_path(digest).stat().st_nlink == 1:
                     blob_path(digest).unlink()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from yoked.agent.files import DIGEST
 from yoked.agent.folders import contents
 from yoked.core.parallel import at_once
 from yoked.doctor.checks.content import A_FOLDER, CHANGING
@@ -112,7 +112,7 @@ def _here(kind: str, folder: Path, *, by_time: bool) -> Mapping[str, str]:
 
 def is_hash(content: object) -> bool:
     """Whether this is of a file's content, and not why there is none."""
-    return re.fullmatch(r"[0-9a-f]{64}", str(content)) is not None
+    return DIGEST.fullmatch(str(content)) is not None
 
 
 def _path_there(folder: Path) -> str:

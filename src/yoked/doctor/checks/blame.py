@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from yoked.doctor.checks.devices import is_bridged, on_the_way
 from yoked.doctor.checks.links import Link, failing, reached
@@ -66,24 +67,9 @@ class _Passage:
     packet: Packet
     peer: str
 
-    def blame(
-        self,
-        found: Sequence[Suspect] = (),
-        *,
-        ipsec: bool = False,
-        policy: Policy | None = None,
-        proven: bool = True,
-    ) -> Blame:
-        """What is in the way here."""
-        return Blame(
-            self.host.name,
-            self.direction,
-            self.packet.answer,
-            found=tuple(found),
-            ipsec=ipsec,
-            policy=policy,
-            proven=proven,
-        )
+    def blame(self, found: Sequence[Suspect] = (), **more: Any) -> Blame:
+        """What is in the way here. more: as of Blame."""
+        return Blame(self.host.name, self.direction, self.packet.answer, tuple(found), **more)
 
 
 def blame(link: Link) -> Blame | None:
