@@ -54,9 +54,9 @@ _TORCH_KEYS = (
 
 @dataclass(frozen=True)
 class ProbeProfile:
-    """How hosts are probed. how: the trial to begin with, of which "versions" is that of the quick
-    form; sudo: whether `sudo -n` may be used there; modules: those of which hosts tell what a
-    program would import.
+    """How hosts are probed. how: the trial to begin with, "versions" in the quick form; sudo:
+    whether `sudo -n` may be used there; modules: those of which hosts tell what a program would
+    import.
     """
 
     how: How
@@ -67,11 +67,6 @@ class ProbeProfile:
     def looks_twice(self) -> bool:
         """Whether there is time between two looks, in which something could change."""
         return self.how != "versions"
-
-    @property
-    def health_s(self) -> float:
-        """How long a host may take to tell of its health."""
-        return 2.5 if self.looks_twice else 1.0
 
 
 class HostProbe:
@@ -120,12 +115,13 @@ class HostProbe:
 
         names: to resolve; addresses: of the others.
         """
+        limit_s = 2.5 if profile.looks_twice else 1.0
         self._ask_later(
             "health",
             self.ask,
             "health",
-            timeout_s=profile.health_s + _SLACK_S,
-            limit_s=profile.health_s,
+            timeout_s=limit_s + _SLACK_S,
+            limit_s=limit_s,
             names=names,
             addresses=addresses,
             ports=[RENDEZVOUS_PORT],
