@@ -7,14 +7,14 @@ part of the lab and every test may rely on them.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from yoked.errors import UsageError
 from yoked.units import parse_bit_per_s
@@ -148,36 +148,15 @@ def hint(named: str, known: Iterable[str], what: str) -> str:
     return f"{what}: {', '.join(names)}"
 
 
+_JSON = TypeAdapter(Topology)
+
+
 def to_json(topology: Topology) -> dict[str, Any]:
     """The topology as plain JSON values; `from_json` reads them back."""
-    # What JSON does not know are addresses and networks.
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(topology), default=str))
+    plain: dict[str, Any] = _JSON.dump_python(topology, mode="json")
     return plain
 
 
 def from_json(record: dict[str, Any]) -> Topology:
     """The topology that `to_json` wrote."""
-    networks = [
-        Network(
-            name=each["name"],
-            bridge=each["bridge"],
-            subnet4=each["subnet4"] and IPv4Network(each["subnet4"]),
-            subnet6=each["subnet6"] and IPv6Network(each["subnet6"]),
-        )
-        for each in record["networks"]
-    ]
-    hosts = [
-        Host(**each | {"interfaces": tuple(_interface(one) for one in each["interfaces"])})
-        for each in record["hosts"]
-    ]
-    return Topology(record["name"], record["description"], tuple(networks), tuple(hosts))
-
-
-def _interface(record: dict[str, Any]) -> Interface:
-    four, six = record["address4"], record["address6"]
-    read = {
-        "address4": four and IPv4Interface(four),
-        "address6": six and IPv6Interface(six),
-        "shape": Shape(**record["shape"]),
-    }
-    return Interface(**record | read)
+    return _JSON.validate_python(record)
