@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,23 +163,26 @@ class CheckpointStore:
         settings = optim_state["settings"]
         optimizer = to_nanochat(optim_state, shapes, settings=settings, snapshot=snapshot)
         model = {name: snapshot.keep(name, tensor) for name, tensor in model_state.items()}
-        save = functools.partial(self._files.save, val_bpb=val_bpb, aside=aside)
         contents: dict[str, Callable[[Any], object]] = {
             optim_name(step): lambda file: torch.save(optimizer, file),
             meta_name(step): lambda file: file.write(document),
             model_name(step): lambda file: torch.save(model, file),
         }
-        if background:
-            self._buffers.finish()
-            # Not a daemon: the end of the program waits for the checkpoint.
-            self._thread = threading.Thread(
-                target=self._write_catching,
-                args=(step, contents, needed_bytes, save),
-                name=f"checkpoint-{step}",
-            )
-            self._thread.start()
-        else:
-            self._write(step, contents, needed_bytes, save)
+
+        def write() -> None:
+            with self._disk_errors(step, needed_bytes):
+                self._files.save(step, contents, val_bpb, aside=aside)
+                if self._keep_last is not None:
+                    self._files.keep_newest(self._keep_last)
+
+        if not background:
+            write()
+            return
+        self._buffers.finish()
+        # Not a daemon: the end of the program waits for the checkpoint.
+        name = f"checkpoint-{step}"
+        self._thread = threading.Thread(target=self._catching, args=(write,), name=name)
+        self._thread.start()
 
     def poll(self) -> bool:
         """Whether a save is being written. Raises CheckpointError if the last one failed."""
@@ -212,29 +214,11 @@ class CheckpointStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_catching(
-        self,
-        step: int,
-        contents: Mapping[str, Callable[[Any], object]],
-        needed_bytes: int,
-        save: Callable[..., None],
-    ) -> None:
+    def _catching(self, write: Callable[[], None]) -> None:
         try:
-            self._write(step, contents, needed_bytes, save)
+            write()
         except Exception as error:  # noqa: BLE001 - raised on the training thread, by wait()
             self._failure = error
-
-    def _write(
-        self,
-        step: int,
-        contents: Mapping[str, Callable[[Any], object]],
-        needed_bytes: int,
-        save: Callable[..., None],
-    ) -> None:
-        with self._disk_errors(step, needed_bytes):
-            save(step, contents)
-            if self._keep_last is not None:
-                self._files.keep_newest(self._keep_last)
 
     def _require_room(self, step: int, needed_bytes: int) -> None:
         with self._disk_errors(step, needed_bytes):
