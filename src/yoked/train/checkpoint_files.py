@@ -19,18 +19,16 @@ nanochat wrote: it can be read, but not verified. This module knows nothing of t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
 import socket
-import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from yoked.core.fs import HashingWriter, sha256_of, sync_path
+from yoked.core.fs import HashingWriter, locked, sha256_of, sync_path
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
 from yoked.records.manifest import FileEntry, Manifest, best_of
@@ -79,7 +77,7 @@ class CheckpointFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: weakref.finalize[[int], CheckpointFolder] | None = None
+        self._lock: weakref.finalize[[], CheckpointFolder] | None = None
 
     # Reading.
 
@@ -187,29 +185,22 @@ class CheckpointFolder:
         """
         if self._lock is not None:
             return
-        private_folder(self.path)
-        descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        deadline_s = time.monotonic() + LOCK_WAIT_S
+        path = private_folder(self.path) / LOCK_NAME
+        held = contextlib.ExitStack()
         try:
-            while not _locks(descriptor):
-                if time.monotonic() > deadline_s:
-                    holder = _holder(descriptor)
-                    raise CheckpointError(
-                        f"the run goes on already: {holder} saves its checkpoints in {self.path}.",
-                        fix=(
-                            "yoked runs    shows it; wait until it ends, or stop it",
-                            "--run NAME with another name starts a run of its own",
-                        ),
-                    )
-                time.sleep(0.1)
-        except BaseException:
-            os.close(descriptor)
-            raise
+            held.enter_context(locked(path, LOCK_WAIT_S))
+        except TimeoutError:
+            raise CheckpointError(
+                f"the run goes on already: {_holder(path)} saves its checkpoints in {self.path}.",
+                fix=(
+                    "yoked runs    shows it; wait until it ends, or stop it",
+                    "--run NAME with another name starts a run of its own",
+                ),
+            ) from None
         # A full disk costs the next one a name, and not this one the lock.
         with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
-        self._lock = weakref.finalize(self, os.close, descriptor)
+            path.write_text(f"{os.getpid()} {socket.gethostname()}")
+        self._lock = weakref.finalize(self, held.close)
 
     def unlock(self) -> None:
         """Let another process, or object, become the writer."""
@@ -329,19 +320,12 @@ class CheckpointFolder:
         tombstone.unlink(missing_ok=True)
 
 
-def _locks(descriptor: int) -> bool:
-    """Lock a file; False: another process holds it. Raises OSError on disks without locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _holder(descriptor: int) -> str:
+def _holder(lock: Path) -> str:
     """Who keeps a folder's lock, by what he wrote into it."""
-    found = _HOLDER.fullmatch(os.pread(descriptor, 300, 0).decode("ascii", errors="replace"))
-    return f"process {found[1]} on {found[2]}" if found else "another process"
+    with contextlib.suppress(OSError), lock.open("rb") as file:
+        if found := _HOLDER.fullmatch(file.read(300).decode("ascii", errors="replace")):
+            return f"process {found[1]} on {found[2]}"
+    return "another process"
 
 
 def find_model_folder(path: Path) -> Path:
