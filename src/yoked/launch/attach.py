@@ -176,35 +176,6 @@ _BECAME = {
 }
 
 
-def follow_job(
-    clients: Mapping[str, AgentClient],
-    run: str,
-    view: View,
-    reconnect: Reconnect,
-    *,
-    tail_lines: int | None = None,
-    record: Record | None = None,
-    connections: Connections | None = None,
-) -> JobEnd:
-    """Show rank 0's output as it comes, until the job is over on all hosts.
-
-    tail_lines: only so many lines of what there was before. record: what is known of the run.
-    connections: hosts that may come later than the clients. Ctrl-C leaves the job running, also
-    where it comes before the hosts have told their state (`left_running`). Raises JobError when no
-    host has such a run.
-    """
-    viewer = _Viewer(clients, run, view, reconnect, record, connections)
-    try:
-        with viewer.launch.looking():
-            with shown(view, viewer.live_line, viewer.launch_line):
-                viewer.show_rank_0(tail_lines)
-            return JobEnd(viewer.await_end())
-    except KeyboardInterrupt:
-        return JobEnd(viewer.record, detached=True)
-    finally:
-        viewer.close()
-
-
 @contextlib.contextmanager
 def left_running(run: str, note: Callable[[str], None], fleet_flag: str) -> Iterator[None]:
     """Say of a run that it goes on, where Ctrl-C comes before there is an end of it to tell of.
@@ -231,7 +202,13 @@ def shown(
     return saying(view.note, quiet_line or line)
 
 
-class _Viewer:
+class Viewer:
+    """Shows a job, over connections of its own where those that it was given are cut.
+
+    record: what is known of the run. connections: hosts that may come later than the clients.
+    Raises JobError when no host has such a run.
+    """
+
     def __init__(
         self,
         clients: Mapping[str, AgentClient],

@@ -10,7 +10,7 @@ from typing import Any
 from yoked.core.parallel import map_hosts
 from yoked.diagnosis.stacks import RankStacks, read_stacks
 from yoked.errors import HostError, YokedError
-from yoked.launch.attach import JobEnd, View, follow_job
+from yoked.launch.attach import JobEnd, View, Viewer, shown
 from yoked.launch.following import Reconnect
 from yoked.launch.logs import parts_of
 from yoked.launch.registry import Record, ask_state, joined
@@ -106,16 +106,23 @@ class RunHandle:
         return joined(self.run, told, {**failures, **silent})
 
     def follow(self, view: View, *, tail_lines: int | None = None) -> JobEnd:
-        """Show rank 0's output as it comes, until the run is over; see `follow_job`."""
-        return follow_job(
-            self.clients,
-            self.run,
-            view,
-            self._reconnect,
-            tail_lines=tail_lines,
-            record=self._record,
-            connections=self._arrivals,
-        )
+        """Show rank 0's output as it comes, until the run is over on all hosts.
+
+        tail_lines: only so many lines of what there was before. Ctrl-C leaves the job running, also
+        where it comes before the hosts have told their state (`left_running`). Raises JobError when
+        no host has such a run.
+        """
+        known = self._record
+        viewer = Viewer(self.clients, self.run, view, self._reconnect, known, self._arrivals)
+        try:
+            with viewer.launch.looking():
+                with shown(view, viewer.live_line, viewer.launch_line):
+                    viewer.show_rank_0(tail_lines)
+                return JobEnd(viewer.await_end())
+        except KeyboardInterrupt:
+            return JobEnd(viewer.record, detached=True)
+        finally:
+            viewer.close()
 
     @contextmanager
     def reach(self, host: str) -> Iterator[AgentClient]:

@@ -28,7 +28,7 @@ from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import HostError
 from yoked.launch import attach, following
-from yoked.launch.attach import follow_job, left_running
+from yoked.launch.attach import left_running
 from yoked.launch.following import HASTY_S, HostLog, reach_again
 from yoked.launch.handle import RunHandle
 from yoked.launch.registry import collect, pick
@@ -90,9 +90,8 @@ def test_output_is_shown_to_the_end_and_the_end_is_told(agent: AgentClient, root
     launch(agent, root, COUNTS_AND_FINISHES, "20", "0.01")
     shown = io.StringIO()
 
-    end = follow_job(
-        {"attic": agent}, "try", LiveView(Output(json_mode=False, stdout=shown)), reconnect
-    )
+    view = LiveView(Output(json_mode=False, stdout=shown))
+    end = RunHandle("try", {"attic": agent}, reconnect).follow(view)
 
     assert shown.getvalue() == "".join(f"out {number}\n" for number in range(20))
     assert (end.state, end.exit_code, end.evidence) == ("finished", 0, [])
@@ -113,7 +112,7 @@ def test_a_start_after_a_failure_is_told_with_its_cause(agent: AgentClient, root
         live=lambda line: None, note=notes.append, rank_output=lambda stream, text: None
     )
 
-    end = follow_job({"attic": agent}, "try", view, reconnect)
+    end = RunHandle("try", {"attic": agent}, reconnect).follow(view)
 
     cause = "failed: rank 0 on attic: killed by SIGKILL"
     assert notes == [f"run try {cause}; it starts again: attempt 2"]
@@ -251,7 +250,7 @@ def test_leaving_does_not_touch_the_job(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(output, "text", interrupted)
-    end = follow_job({"attic": agent}, "try", LiveView(output), reconnect)
+    end = RunHandle("try", {"attic": agent}, reconnect).follow(LiveView(output))
 
     assert (end.state, end.verdict) == ("running", "run try goes on")
     assert agent.call("job_status", run="try")["state"] == "running"
@@ -338,9 +337,8 @@ def test_two_that_look_on_do_not_disturb_each_other(agent: AgentClient, root: Pa
 
     def look(at: io.StringIO) -> None:
         with connect_here("attic") as own:
-            follow_job(
-                {"attic": own}, "try", LiveView(Output(json_mode=False, stdout=at)), reconnect
-            )
+            view = LiveView(Output(json_mode=False, stdout=at))
+            RunHandle("try", {"attic": own}, reconnect).follow(view)
 
     threads = [threading.Thread(target=look, args=(each,)) for each in shown]
     for thread in threads:
@@ -354,7 +352,7 @@ def test_two_that_look_on_do_not_disturb_each_other(agent: AgentClient, root: Pa
 
 def test_before_its_first_word_a_run_is_said_to_start(agent: AgentClient, root: Path) -> None:
     job = launch(agent, root, SLEEPER)
-    viewer = attach._Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
+    viewer = attach.Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
 
     at_first = viewer.live_line()
     viewer.launch.look()
@@ -374,7 +372,7 @@ def test_before_its_first_word_a_run_is_said_to_start(agent: AgentClient, root: 
 
 def test_a_host_that_is_cut_off_is_waited_for_by_name(agent: AgentClient, root: Path) -> None:
     launch(agent, root, SLEEPER)
-    viewer = attach._Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
+    viewer = attach.Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
 
     viewer._on_cut("attic", HostError("attic: cable cut"))
     cut = viewer.live_line()
@@ -388,7 +386,7 @@ def test_a_bug_of_an_agent_ends_neither_the_line_nor_the_wait_for_another_host(
     agent: AgentClient, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(agent, root, SLEEPER)
-    viewer = attach._Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
+    viewer = attach.Viewer({"attic": agent}, "try", SILENT, reconnect, None, None)
 
     def broken(*args: Any, **more: Any) -> Any:
         raise RemoteBug("on attic: OSError(5, 'Input/output error')")
