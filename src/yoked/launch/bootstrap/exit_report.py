@@ -180,7 +180,9 @@ def _of_whom(job: Job, failure: Failure, told: object) -> Failure:
     ranks: tuple[int, ...] = ()
     with contextlib.suppress(ValueError):
         ranks = decode(tuple[int, ...], told)
-    found = {rank: node for rank in ranks if (node := _node_of(job, rank)) is not None}
+    by_node = enumerate(job.ranks_by_node)
+    nodes_of = {rank: node for node, there in by_node for rank in there}
+    found = {rank: nodes_of[rank] for rank in ranks if rank in nodes_of}
     if not found or set(found) == {failure.rank}:
         return failure
     nodes = sorted(set(found.values()))
@@ -197,16 +199,6 @@ def _of_whom(job: Job, failure: Failure, told: object) -> Failure:
         last_lines=(),
         at=None,
     )
-
-
-def _node_of(job: Job, rank: int) -> int | None:
-    """The number of the host that has a rank; None: no host has."""
-    first = 0
-    for number, node in enumerate(job.nodes):
-        if first <= rank < first + node.ranks:
-            return number
-        first += node.ranks
-    return None
 
 
 def store_failure(job: Job, death: RankExit) -> Failure:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -79,14 +80,15 @@ class Job:
         return self.nodes[self.node_rank]
 
     @property
-    def first_rank(self) -> int:
-        """The lowest global rank on this host."""
-        return sum(node.ranks for node in self.nodes[: self.node_rank])
+    def ranks_by_node(self) -> list[range]:
+        """The global ranks on each host."""
+        ends = list(accumulate((node.ranks for node in self.nodes), initial=0))
+        return list(map(range, ends, ends[1:]))
 
     @property
     def local_ranks(self) -> range:
         """The global ranks on this host."""
-        return range(self.first_rank, self.first_rank + self.node.ranks)
+        return self.ranks_by_node[self.node_rank]
 
     @property
     def world_size(self) -> int:

@@ -279,7 +279,7 @@ class LocalRanks:
             HOST_PID: str(os.getpid()),
             **dict.fromkeys(("RANK", "ROLE_RANK"), str(rank)),
             **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(job.world_size)),
-            "LOCAL_RANK": str(rank - job.first_rank),
+            "LOCAL_RANK": str(job.local_ranks.index(rank)),
             "LOCAL_WORLD_SIZE": str(job.node.ranks),
             "GROUP_RANK": str(job.node_rank),
             "GROUP_WORLD_SIZE": str(len(job.nodes)),

@@ -59,8 +59,9 @@ class Watch:
         self._job = job
         self._generation = generation
         self._looker = Looker(job, generation)
-        self._history = RunHistory(_places(job), job.node_rank)
         self._hosts = [node.host for node in job.nodes]
+        ranks = zip(self._hosts, job.ranks_by_node, strict=True)
+        self._history = RunHistory([Place(h, tuple(r)) for h, r in ranks], job.node_rank)
         self._due_s = 0.0
         self._shares_due_s = 0.0
         self._shares: Shares | None = None
@@ -262,11 +263,3 @@ def _said(cause: Cause, hosts: Sequence[str]) -> dict[str, Any]:
         "what": words.what,
         "fix": list(words.fix),
     }
-
-
-def _places(job: Job) -> list[Place]:
-    places, first = [], 0
-    for node in job.nodes:
-        places.append(Place(node.host, tuple(range(first, first + node.ranks))))
-        first += node.ranks
-    return places
