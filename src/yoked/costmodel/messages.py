@@ -261,7 +261,7 @@ def _head_chunk(classes: RankClasses, traffic: StepTraffic) -> Message:
     ranks = classes.num_ranks
     if ranks <= 2:  # they send each other what they have, and both add
         return _all_gather(classes, [head_bytes] * len(classes.works))
-    # A ring for float32, the two phases of a `CompressedReduce` for compressed gradients.
+    # A ring for float32, the two phases of a `ShardedReduce` for compressed gradients.
     hops = 2 * (ranks - 1) if traffic.dense_bytes == DENSE_BYTES["exact"] else 2
     return classes.all_reduce(head_bytes, hops=hops)
 

@@ -134,22 +134,6 @@ class ShardedReduce:
         return row[: self.codec.encoded_bytes(shard.stop - shard.start)]
 
 
-CompressedReduce = PairReduce | ShardedReduce
-
-
-def compressed_reduce(
-    codec: Codec,
-    comm: Communicator,
-    feedback: ErrorFeedback,
-    name: str,
-    combine_comm: Communicator | None = None,
-) -> CompressedReduce:
-    """The one that sends less between so many ranks. combine_comm: for `ShardedReduce`."""
-    if comm.world_size <= 2:
-        return PairReduce(codec, comm, feedback, name)
-    return ShardedReduce(codec, comm, feedback, name, combine_comm)
-
-
 def _divide(mean: Tensor, total: float) -> None:
     if total != 1:
         mean *= 1 / total

@@ -29,11 +29,7 @@ from yoked.errors import UsageError, YokedError
 from yoked.ranks.meeting import meet
 from yoked.train.comm.communicator import Communicator
 from yoked.train.sync.codecs import CODECS
-from yoked.train.sync.compressed_reduce import (
-    CompressedReduce,
-    ErrorFeedback,
-    compressed_reduce,
-)
+from yoked.train.sync.compressed_reduce import ErrorFeedback, PairReduce, ShardedReduce
 
 POWERSGD = "powersgd"
 NAME = "the mean of a bucket of gradients"
@@ -286,7 +282,7 @@ class _Coded:
 
     def _start(
         self, bucket: GradBucket, weights: Weights, device: torch.device
-    ) -> CompressedReduce:
+    ) -> PairReduce | ShardedReduce:
         values = bucket.buffer().to(device, torch.float32)
         if weights.own == 0:
             # The mean over no tokens may well be NaN.
@@ -295,13 +291,11 @@ class _Coded:
             values = values * weights.own
         # A stream sees its collectives in one order, and needs no second group.
         start, combine = self.comms
-        reduce = compressed_reduce(
-            self.codec,
-            start,
-            self._feedback(bucket, values, weights.own),
-            NAME,
-            start if device.type == "cuda" else combine,
-        )
+        feedback = self._feedback(bucket, values, weights.own)
+        reduce: PairReduce | ShardedReduce = PairReduce(self.codec, start, feedback, NAME)
+        if start.world_size > 2:
+            second = start if device.type == "cuda" else combine
+            reduce = ShardedReduce(self.codec, start, feedback, NAME, second)
         reduce.start(values)
         return reduce
 

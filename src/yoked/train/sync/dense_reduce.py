@@ -1,7 +1,7 @@
 """A dense gradient that every rank needs summed, chunk by chunk as it is made.
 
 Two ranks send each other what they have, and both add. Of more, float32 goes through the process
-group's own all-reduce; a lossy payload dtype is summed in float32 by a `CompressedReduce`. What it
+group's own all-reduce; a lossy payload dtype is summed in float32 by a `ShardedReduce`. What it
 loses is made good in later steps (error feedback, Seide et al. 2014).
 """
 
@@ -16,11 +16,7 @@ from torch import Tensor
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.sync.codecs import Codec, decode_sum, encoded
-from yoked.train.sync.compressed_reduce import (
-    CompressedReduce,
-    ErrorFeedback,
-    compressed_reduce,
-)
+from yoked.train.sync.compressed_reduce import ErrorFeedback, ShardedReduce
 
 PAIR = 2
 
@@ -71,7 +67,10 @@ class PairAllReduce:
 
 
 class GroupAllReduce:
-    """The same for any number of ranks; collective. Traffic a rank: 2(N-1)/N of the payload."""
+    """The same for any number of ranks; collective. Traffic a rank: 2(N-1)/N of the payload.
+
+    codec: None between two ranks, which NCCL connects.
+    """
 
     def __init__(
         self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None, name: str
@@ -84,7 +83,7 @@ class GroupAllReduce:
                 like = flat[chunk].to(self._device)  # only for its shape
                 self._feedback.append(ErrorFeedback.fresh(codec, like, comm))
         self._sums: list[Work] = []
-        self._compressed: list[tuple[slice, CompressedReduce]] = []
+        self._compressed: list[tuple[slice, ShardedReduce]] = []
 
     def post_receives(self) -> None:
         """Nothing: a sum starts on all ranks alike."""
@@ -95,7 +94,7 @@ class GroupAllReduce:
         if self.codec is None:
             self._sums.append(self.comm.all_reduce(self.flat[chunk], self.name))
             return
-        reduce = compressed_reduce(self.codec, self.comm, self._feedback[number], self.name)
+        reduce = ShardedReduce(self.codec, self.comm, self._feedback[number], self.name)
         reduce.start(self.flat[chunk].to(self._device))
         self._compressed.append((chunk, reduce))
 
