@@ -107,8 +107,7 @@ def all_reduce_cost(training: Training, line_bit_per_s: float) -> Cost:
     hidden_s = 0.0
     if training.step_s is not None and training.overlap:
         hidden_s = training.backward_fraction * training.step_s
-    comm_s = transfer_s(training.sent_bytes, line_bit_per_s, training.efficiency)
-    return _cost(training, training.sent_bytes, comm_s, hidden_s)
+    return _cost(training, training.sent_bytes, line_bit_per_s, hidden_s)
 
 
 def collectives_of_fsdp(training: Training) -> dict[str, float]:
@@ -127,17 +126,13 @@ def collectives_of_fsdp(training: Training) -> dict[str, float]:
 
 
 def fsdp_cost(training: Training, line_bit_per_s: float) -> Cost:
-    """One update of FSDP, whose collectives run for each micro-batch."""
+    """One update of FSDP, whose collectives run for each micro-batch, all of them exposed."""
     sent = training.accumulation * sum(collectives_of_fsdp(training).values())
-    comm_s = transfer_s(sent, line_bit_per_s, training.efficiency)
-    hidden_s = 0.0
-    if training.step_s is not None and training.overlap:
-        # Parameters of the next layer are gathered ahead, in both passes.
-        hidden_s = training.accumulation * training.step_s
-    return _cost(training, sent, comm_s, hidden_s)
+    return _cost(training, sent, line_bit_per_s, hidden_s=0.0)
 
 
-def _cost(training: Training, sent_bytes: float, comm_s: float, hidden_s: float) -> Cost:
+def _cost(training: Training, sent_bytes: float, line_bit_per_s: float, hidden_s: float) -> Cost:
+    comm_s = transfer_s(sent_bytes, line_bit_per_s, training.efficiency)
     if training.step_s is None:
         return Cost(sent_bytes, comm_s)
     compute_s = training.accumulation * training.step_s
@@ -196,11 +191,11 @@ def levers(training: Training, line_bit_per_s: float) -> dict[str, Training]:
     found |= {payload: replace(training, payload=payload) for payload in compressed}
     if training.step_s is not None and "int8" in compressed:
         together = replace(training, payload="int8", overlap=True)
-        most = max(1, enough_accumulation(together, line_bit_per_s))
+        most = enough_accumulation(together, line_bit_per_s)
         found[f"all, accumulation {most}"] = replace(together, accumulation=most)
     return found
 
 
-def lines_with(link_bit_per_s: float | None) -> list[float]:
+def lines_with(link_bit_per_s: float) -> list[float]:
     """The lines of homes and of a cluster, and a given one, the slowest first."""
-    return sorted({*LINE_RATES_BIT_PER_S, *([] if link_bit_per_s is None else [link_bit_per_s])})
+    return sorted({*LINE_RATES_BIT_PER_S, link_bit_per_s})
