@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -28,6 +28,15 @@ def flag(group: Group, help_text: str, **more: Any) -> Parameter:
 def switch(group: Group, help_text: str) -> Parameter:
     """A flag that is on or left out: there is no `--no-` form."""
     return flag(group, help_text, negative="")
+
+
+def given_flags(flags: Any) -> dict[str, Any]:
+    """What a dataclass of flags has beside its defaults, by the flags as they are typed."""
+    return {
+        f"--{field.name.replace('_', '-')}": value
+        for field in fields(flags)
+        if (value := getattr(flags, field.name)) != field.default
+    }
 
 
 FleetFlag = Annotated[

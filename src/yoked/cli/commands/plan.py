@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 
 from yoked.cli.commands.plan_params import AnyModelFlags, plan_any_model, require_alone
 from yoked.cli.completers import simulated_fleets
-from yoked.cli.flags import FleetHere, JsonFlag, flag, same_fleet
+from yoked.cli.flags import FleetHere, JsonFlag, flag, given_flags, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
@@ -63,9 +63,9 @@ class PlanFlags:
     def to_args(self) -> list[str]:
         """The given flags, as arguments of `yoked train`."""
         return [
-            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default and field.name != "device_batch_size"
+            f"{name} {value}"
+            for name, value in given_flags(self).items()
+            if name != "--device-batch-size"
         ]
 
 
@@ -115,12 +115,7 @@ def command(
         "--price-per-hour": price_per_hour,
     }
     others = [name for name, given in of_fleet.items() if given]
-    others += [
-        f"--{field.name.replace('_', '-')}"
-        for field in dataclasses.fields(flags)
-        if getattr(flags, field.name) != field.default
-    ]
-    require_alone(any_model, others)
+    require_alone(any_model, [*others, *given_flags(flags)])
     if any_model.params is not None:
         plan_any_model(any_model, output)
         return 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group
 
-from yoked.cli.flags import flag
+from yoked.cli.flags import flag, given_flags
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.units import format_count, parse_count, parse_link_bit_per_s
@@ -47,20 +46,12 @@ class AnyModelFlags:
         flag(ANY_MODEL, "Part of the line that an all-reduce reaches. Default: 0.95, as Gloo's."),
     ] = None
 
-    def given(self) -> list[str]:
-        """The flags that were given, as they are typed."""
-        return [
-            f"--{field.name.replace('_', '-')}"
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) is not None
-        ]
-
 
 def require_alone(flags: AnyModelFlags, others: list[str]) -> None:
     """Raise UsageError for --params beside flags of a fleet, or for its flags without it."""
-    if flags.params is None and (given := flags.given()):
+    if flags.params is None and (given := given_flags(flags)):
         raise UsageError(
-            f"{given[0]} belongs to --params, which is missing",
+            f"{next(iter(given))} belongs to --params, which is missing",
             fix="yoked plan --params 760M --payload bf16 --hosts 2 --link 1gbit --step-s 1.5",
         )
     if flags.params is not None and others:
