@@ -85,11 +85,6 @@ def run_names() -> Iterator[str]:
     return (f"{stem}-{number}" for number in count(1))
 
 
-def with_sync(config: TrainConfig, sync: str) -> TrainConfig:
-    """The configuration with another sync. Raises UsageError for an unknown one."""
-    return TrainConfig.from_dict({**config.to_dict(), "sync": sync})
-
-
 def comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
     """Fix all settings that would otherwise fit the device, so that rows are comparable."""
     device = config.device_type if config.device_type != "auto" else "cpu"
@@ -220,7 +215,8 @@ def _all_hosts_trial(
     names: Iterator[str],
 ) -> Trial:
     ranks = sum(node.ranks for node in nodes)
-    named = dataclasses.replace(with_sync(shipped, sync), run=next(names), shares=config.shares)
+    of_trial = {"sync": sync, "run": next(names), "shares": config.shares}
+    named = TrainConfig.from_dict({**shipped.to_dict(), **of_trial})
     return Trial(f"{len(nodes)} hosts, {ranks} ranks, {sync}", tuple(nodes), named, sync)
 
 
