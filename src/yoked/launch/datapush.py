@@ -6,18 +6,19 @@ A data set's folder is named by what it is made of, so its name says whether a h
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.compiled import compiled_label, compiled_root, cpu_prefix, files_in
-from yoked.agent.folders import FILE, LABEL, kernel_keys, pack_entries
+from yoked.agent.folders import FILE, LABEL, kernel_keys
 from yoked.agent.processors import cpu_type
 from yoked.core.fs import read_json, sha256_of
 from yoked.errors import DataError, UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
 from yoked.launch.environment import host_versions
+from yoked.launch.trees import Tree, TreeEntry, put_folder
 from yoked.paths import cache_root
 from yoked.remote.client import AgentClient
 
@@ -44,11 +45,11 @@ def push_data(client: AgentClient, folder: Path, progress: Progress | None = Non
     if client.call("folder_here", place="data", label=label) is not None:
         return 0
     entries = [
-        (path.relative_to(folder).as_posix(), _digest(path, manifest), path)
+        _entry(path.relative_to(folder).as_posix(), path, _digest(path, manifest))
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     ]
-    return _push_folder(client, "data", label, entries, progress)
+    return put_folder(client, "data", label, Tree(folder, tuple(entries)), progress)[1]
 
 
 def push_kernels(client: AgentClient) -> int:
@@ -63,8 +64,8 @@ def push_kernels(client: AgentClient) -> int:
     sent = 0
     for key in sorted({*kernel_keys()} - {*there["keys"]}):
         path = cache_root() / "kernels" / key / LIBRARY
-        entries = [(LIBRARY, sha256_of(path), path)]
-        sent += _push_folder(client, "kernels", key, entries)
+        tree = Tree(path.parent, (_entry(LIBRARY, path, sha256_of(path)),))
+        sent += put_folder(client, "kernels", key, tree)[1]
     return sent
 
 
@@ -92,11 +93,12 @@ def push_compiled(client: AgentClient, python: str) -> int:
         if name not in there:
             # A run here may be replacing it.
             with suppress(OSError):
-                entries.append((name, sha256_of(folder / name), folder / name))
+                entries.append(_entry(name, folder / name, sha256_of(folder / name)))
     if not entries:
         return 0
-    sent_bytes = push_blobs(client, {digest: path for _, digest, path in entries})
-    client.call("compiled_put", label=label, data=_packed(entries), timeout_s=_PLACE_S)
+    tree = Tree(folder, tuple(entries))
+    sent_bytes = push_blobs(client, tree.files())
+    client.call("compiled_put", label=label, data=tree.packed(), timeout_s=_PLACE_S)
     return sent_bytes
 
 
@@ -111,30 +113,8 @@ def _newest(folder: Path, sizes: Mapping[str, int]) -> list[str]:
     return chosen
 
 
-def _push_folder(
-    client: AgentClient,
-    place: str,
-    label: str,
-    entries: list[tuple[str, str, Path]],
-    progress: Progress | None = None,
-) -> int:
-    """Send files (name, sha256, path here) and make a folder of them there; bytes sent."""
-    sent_bytes = push_blobs(client, {digest: path for _, digest, path in entries}, progress)
-    client.call(
-        "folder_put",
-        place=place,
-        label=label,
-        keep_blobs=False,
-        data=_packed(entries),
-        timeout_s=_PLACE_S,
-    )
-    return sent_bytes
-
-
-def _packed(entries: Iterable[tuple[str, str, Path]]) -> bytes:
-    return pack_entries(
-        [[name, FILE, digest, path.stat().st_size] for name, digest, path in entries]
-    )
+def _entry(name: str, path: Path, digest: str) -> TreeEntry:
+    return TreeEntry(name, FILE, digest, path.stat().st_size, path)
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.folders import pack_entries
 from yoked.core.names import DATA_NAME, DATA_NAME_RULE
 from yoked.errors import UsageError
 from yoked.launch.blobs import Progress, push_blobs
@@ -67,7 +66,7 @@ def push_named(client: AgentClient, name: str, tree: Tree, progress: Progress | 
         "pushed_put",
         label=name,
         digest=tree.digest,
-        data=pack_entries([entry.to_list() for entry in tree.entries]),
+        data=tree.packed(),
         timeout_s=_PLACE_S,
     )
     return sent_bytes

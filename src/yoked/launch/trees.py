@@ -161,6 +161,10 @@ class Tree:
         """Bytes in its files."""
         return sum(entry.size_bytes for entry in self.entries)
 
+    def packed(self) -> bytes:
+        """The entries as agents take them."""
+        return pack_entries([entry.to_list() for entry in self.entries])
+
     def files(self) -> dict[str, Path]:
         """{sha256: where it lies here}."""
         return {entry.content: entry.source for entry in self.entries if entry.kind != LINK}
@@ -222,16 +226,24 @@ def push_tree(client: AgentClient, tree: Tree, progress: Progress | None = None)
     here = client.call("folder_here", place="trees", label=tree.digest)
     if here is not None:
         return str(here)
-    push_blobs(client, tree.files(), progress)
+    return put_folder(client, "trees", tree.digest, tree, progress)[0]
+
+
+def put_folder(
+    client: AgentClient, place: str, label: str, tree: Tree, progress: Progress | None = None
+) -> tuple[str, int]:
+    """Send what a host lacks of a tree, and make a folder of it there: its path, and bytes sent."""
+    sent_bytes = push_blobs(client, tree.files(), progress)
     folder = client.call(
         "folder_put",
-        place="trees",
-        label=tree.digest,
-        keep_blobs=True,
-        data=pack_entries([entry.to_list() for entry in tree.entries]),
+        place=place,
+        label=label,
+        # The next tree may share files with it.
+        keep_blobs=place == "trees",
+        data=tree.packed(),
         timeout_s=_PLACE_S,
     )
-    return str(folder)
+    return str(folder), sent_bytes
 
 
 def _entry(found: Found, hash_of: Callable[[Path], str] = sha256_of) -> TreeEntry:
