@@ -98,7 +98,7 @@ class Tree:
             return cls(folder, tuple(map(_entry, _sorted(walk))))
         found = list(islice(walk, _COUNTED_FILES))
         _require_small(folder, found)
-        wanted, left = _ignored(walked, include, LIMIT_FILES)
+        wanted, left = _ignored(walked, include)
         if wanted:
             found += wanted
             _require_small(folder, found)
@@ -259,13 +259,8 @@ def _entry(found: Found, hash_of: Callable[[Path], str] = sha256_of) -> TreeEntr
     return TreeEntry(found.name, kind, content, status.st_size, found.path)
 
 
-def _ignored(
-    walked: Sequence[Folder], include: Sequence[str], room: int
-) -> tuple[list[Found], Left]:
-    """What travels although git's rules ignore it, as `include` says; and what stays.
-
-    room: how many files more a program's folder may have.
-    """
+def _ignored(walked: Sequence[Folder], include: Sequence[str]) -> tuple[list[Found], Left]:
+    """What travels although git's rules ignore it, as `include` says; and what stays."""
     wanted: list[Found] = []
     far: list[str] = []
     count, sizes, is_all = 0, Counter[str](), True
@@ -275,7 +270,7 @@ def _ignored(
             far.append(each.prefix)
         elif any_matches(include, each.name):
             wanted.append(each)
-            if len(wanted) > room:
+            if len(wanted) > LIMIT_FILES:
                 # It is refused, whatever else there is.
                 break
         elif count < _COUNTED_LEFT:
