@@ -180,10 +180,6 @@ class Tokenizer:
         """Bytes of token ids; they may begin or end inside a character."""
         return self._encoding.decode_bytes(list(ids))
 
-    def special_id(self, token: str) -> int:
-        """Id of a special token. Raises KeyError."""
-        return self._specials[token]
-
     def token_bytes(self) -> NDArray[np.int32]:
         """Length of each token's text in bytes, int32, (vocab_size,); 0 for special tokens."""
         import numpy as np
