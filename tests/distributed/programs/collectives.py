@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.nn.parallel import DistributedDataParallel
@@ -25,61 +24,11 @@ def trial(function: Callable[[int], bool]) -> Callable[[int], bool]:
     return function
 
 
-def both(first: list[float], second: list[float], dtype: torch.dtype) -> Iterator[Tensor]:
-    for values in (first, second):
-        yield torch.tensor(values).to(dtype)
-
-
-@trial
-def average_of_integers_rounds_to_zero(rank: int) -> bool:
-    tensor = [*both([5, -5, 4], [2, -2, 4], torch.int64)][rank]
-    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
-    return tensor.tolist() == [3, -3, 4]
-
-
-@trial
-def average_of_bytes_scattered(rank: int) -> bool:
-    mine = torch.empty(1, dtype=torch.uint8)
-    tensor = [*both([7, 9], [2, 200], torch.uint8)][rank]
-    dist.reduce_scatter_tensor(mine, tensor, op=dist.ReduceOp.AVG)
-    return mine.tolist() == [[4], [104]][rank] and tensor.tolist() == [[7, 9], [2, 200]][rank]
-
-
-@trial
-def average_of_integers_at_the_root_alone(rank: int) -> bool:
-    tensor = torch.tensor([3 + 4 * rank])
-    dist.reduce(tensor, dst=1, op=dist.ReduceOp.AVG)
-    return rank == 0 or tensor.tolist() == [5]
-
-
-@trial
-def average_of_integers_as_a_future(rank: int) -> bool:
-    tensor = torch.tensor([3 + 4 * rank])
-    work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
-    value = work.get_future().then(lambda future: future.value()[0].item()).wait()
-    work.wait()
-    return value == 5 and tensor.item() == 5 and work.is_completed()
-
-
 @trial
 def average_of_bfloat16_is_as_it_was(rank: int) -> bool:
     tensor = torch.tensor([1.0 + 2 * rank], dtype=torch.bfloat16)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     return tensor.item() == 2 and tensor.dtype == torch.bfloat16
-
-
-@trial
-def scaled_sum_in_place(rank: int) -> bool:
-    tensor = torch.tensor([2.0 + rank])
-    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5))
-    return tensor.item() == 2.5
-
-
-@trial
-def scaled_sum_leaves_the_input_alone(rank: int) -> bool:
-    mine, tensor = torch.empty(1), torch.tensor([1.0, 2.0])
-    dist.reduce_scatter_tensor(mine, tensor, op=dist._make_nccl_premul_sum(0.25))
-    return mine.item() == [0.5, 1.0][rank] and tensor.tolist() == [1.0, 2.0]
 
 
 @trial
@@ -154,37 +103,6 @@ def ddps_own_hooks_in_sixteen_bits_average(rank: int) -> bool:
     ]
     every = (hooks.allreduce_hook, hooks.fp16_compress_hook, hooks.bf16_compress_hook, *wrapped)
     return all(gradient_by(hook, None, rank) == [2.0, 4.0, -8.0] for hook in every)
-
-
-@trial
-def float8_is_gathered(rank: int) -> bool:
-    tensor = torch.tensor([1.5, -2.0 - rank]).to(torch.float8_e4m3fn)
-    every = torch.empty(4, dtype=torch.float8_e4m3fn)
-    dist.all_gather_into_tensor(every, tensor)
-    return every.float().tolist() == [1.5, -2.0, 1.5, -3.0]
-
-
-@trial
-def float8_is_broadcast_and_exchanged(rank: int) -> bool:
-    tensor = torch.tensor([4.0 * (1 - rank), 0.5]).to(torch.float8_e5m2)
-    dist.broadcast(tensor, src=0)
-    swapped = torch.empty_like(tensor)
-    dist.all_to_all_single(swapped, tensor)
-    return swapped.float().tolist() == [[4.0, 4.0], [0.5, 0.5]][rank]
-
-
-@trial
-def float8_future_has_its_dtype(rank: int) -> bool:
-    tensor = torch.tensor([3.0 * (1 - rank)]).to(torch.float8_e5m2)
-    value = dist.broadcast(tensor, src=0, async_op=True).get_future().wait()
-    return value[0].dtype == torch.float8_e5m2 and value[0].float().item() == 3.0
-
-
-@trial
-def tensors_of_unequal_size_are_gathered(rank: int) -> bool:
-    every = [torch.empty(1), torch.empty(3)]
-    dist.all_gather(every, torch.full((1 + 2 * rank,), float(rank)))
-    return [part.tolist() for part in every] == [[0.0], [1.0, 1.0, 1.0]]
 
 
 @trial
