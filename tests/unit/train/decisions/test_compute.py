@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -505,3 +507,24 @@ def test_a_dtype_that_one_device_cannot_use_is_not_chosen(snapshot: SnapshotAsse
         choice = choose_dtype(by_rank, "auto")
         assert choice.value == "float32"
         assert choice.reason == snapshot
+
+
+UNDER_A_LIMIT = """
+import resource
+import torch
+from yoked.train.decisions.timing import thread_time_clock, time_interleaved
+
+_, hard = resource.getrlimit(resource.RLIMIT_CPU)
+resource.setrlimit(resource.RLIMIT_CPU, (100_000, hard))
+torch.set_num_threads(1)
+cpu = torch.device("cpu")
+print(time_interleaved({"little": lambda: None}, cpu, thread_time_clock(cpu))["little"] > 0)
+"""
+
+
+def test_little_is_timed_too_where_the_time_of_a_process_is_limited():
+    said = subprocess.run(
+        [sys.executable, "-c", UNDER_A_LIMIT], stdout=subprocess.PIPE, check=True, text=True
+    )
+
+    assert said.stdout == "True\n"
