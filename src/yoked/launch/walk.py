@@ -1,8 +1,8 @@
 """What lies in a program's folder: what travels, and what git's rules keep here.
 
 What travels is what git would take, apart from what belongs to this machine or to earlier runs:
-.git, bytecode, virtual environments, folders of runs. A symbolic link that stays inside is sent
-as a link; what leads out is followed, since the other end is not on the host.
+.git, bytecode, virtual environments, folders of runs, yoked's own. A symbolic link that stays
+inside is sent as a link; what leads out is followed, since the other end is not on the host.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from yoked.launch.blobs import unreadable
 from yoked.launch.gitignore import files_below
+from yoked.paths import cache_root, state_root
 from yoked.runs import holds_runs
 
 # Caches of tools: nobody misses them on a host, so nothing is said of them.
@@ -133,6 +134,8 @@ def _is_left_here(path: Path) -> bool:
     if path.name in (".git", "__pycache__"):
         return True
     if (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir():
+        return True
+    if path.resolve() in (state_root().resolve(), cache_root().resolve()):
         return True
     return path.name == "runs" and holds_runs(path)
 

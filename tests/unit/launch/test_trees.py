@@ -190,6 +190,16 @@ def test_what_belongs_to_this_machine_stays(program: Path) -> None:
     assert names(program) == {"train.py", "pkg/model.py"}
 
 
+def test_what_yoked_keeps_stays(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The key to a lab's hosts, for one.
+    put(program, "state/lab/home/id")
+    put(program, "cache/blobs/00")
+    monkeypatch.setenv("YOKED_STATE", str(program / "state"))
+    monkeypatch.setenv("YOKED_CACHE", str(program / "cache"))
+
+    assert names(program) == {"train.py", "pkg/model.py"}
+
+
 def test_a_folder_called_runs_that_holds_none_travels(program: Path) -> None:
     put(program, "runs/config.toml")
 
