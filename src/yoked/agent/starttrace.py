@@ -30,8 +30,8 @@ _FILES = '/etc/bash.bashrc "$HOME/.bashrc"'
 # Each command leaves its place and its words. In front of number YOKED_STOP the proof is tried.
 # YOKED_COUNT goes on in a shell that a start file puts in the place of this one.
 _TRACED = f"""
-# Start files take small numbers, for a lock mostly.
-exec 87>>"$YOKED_TRACE"
+# Start files take small numbers, for a lock mostly; a limit of open files allows few.
+exec 47>>"$YOKED_TRACE"
 export YOKED_COUNT=${{YOKED_COUNT:-0}}
 yoked_at() {{
   # What runs in a subshell cannot count for the shell itself: it has the number of before.
@@ -39,13 +39,13 @@ yoked_at() {{
     trap - DEBUG; eval "$YOKED_PROOF"; exit
   }}
   printf '%s\\t%s\\t%s\\t%s\\t%s\\n' "$EPOCHREALTIME" "$YOKED_COUNT" "$1" "$2" \\
-    "${{3//[$'\\n\\t']/ }}" >&87
+    "${{3//[$'\\n\\t']/ }}" >&47
 }}
 set -T
 trap 'yoked_at "${{BASH_SOURCE[0]}}" "$LINENO" "$BASH_COMMAND"' DEBUG
 for yoked_f in {_FILES}; do [ -r "$yoked_f" ] && . "$yoked_f"; done
 trap - DEBUG
-printf '%s\\tend\\n' "$EPOCHREALTIME" >&87
+printf '%s\\tend\\n' "$EPOCHREALTIME" >&47
 eval "$YOKED_PROOF"
 """
 _FIRST_LINE = "yoked\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -122,6 +123,18 @@ def test_a_low_limit_is_found_where_it_is_set(
         "s": [{"file": str(bashrc), "line": 2}],
         "n": [{"file": str(pam), "line": 3}],
     }
+
+
+def test_a_low_limit_of_open_files_is_found_under_that_limit(bashrc: Path) -> None:
+    bashrc.write_text("ulimit -S -n 64\n")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+    try:
+        found = probe_set_limits()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert found["n"] == [{"file": str(bashrc), "line": 1}]
 
 
 def test_a_priority_a_mask_and_cpus_are_found_where_they_are_set(
