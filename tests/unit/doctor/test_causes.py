@@ -17,7 +17,7 @@ from tests.unit.doctor.builders import (
     told,
     unreached,
 )
-from tests.unit.doctor.troubles import fixed_neighbour
+from tests.unit.doctor.troubles import fixed_neighbour, taken
 
 from yoked.doctor.causes import findings_of
 from yoked.doctor.check import Check, Match
@@ -46,6 +46,16 @@ def made_up(code: str, severity: Severity = "error", explains: str = "") -> Chec
 
 def names(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
     return [(each.check, each.hosts[0]) for each in found]
+
+
+def test_files_of_another_torch_than_was_installed_follow_from_its_version() -> None:
+    flaw = {"file": "torch/version.py", "package": "torch", "version": "2.12.1", "how": "content",
+            "found": "aa"}  # fmt: skip
+
+    found = findings_of(taken(garage={"torch": "2.12.1", "altered": [flaw], "more": 0}))
+
+    assert [each.check for each in found] == ["torch-version"]
+    assert [each.check for each in found[0].follows] == ["package-altered"]
 
 
 def test_a_failed_world_follows_from_what_was_found() -> None:

@@ -183,6 +183,7 @@ def torch_shadowed(seen: Examination) -> Iterator[Match]:
     cause="Two versions of torch: Gloo does not promise that they understand each other.",
     fix="Gives the host the version that most hosts have.",
     on_cluster="NCCL says so itself: `Mismatched NCCL version detected`.",
+    explains=("world-failed", "package-altered"),
 )
 def torch_version(seen: Examination) -> Iterator[Match]:
     wanted = reference(seen)
