@@ -15,12 +15,22 @@ from yoked.agent.ask import text, user_name
 from yoked.agent.jobfolder import ACTIVE, all_jobs
 from yoked.agent.others import runs_of_others
 from yoked.agent.reap import stale_processes
-from yoked.core.proc import LAUNCH_VARIABLE, ProcessId, all_processes, has_proc
+from yoked.core.proc import (
+    LAUNCH_VARIABLE,
+    ProcessId,
+    ThreadTimes,
+    all_processes,
+    has_proc,
+    thread_times,
+)
 
 # Set for what the doctor itself starts.
 DOCTOR_VARIABLE = "YOKED_DOCTOR"
 _SAMPLE_S = 0.2
 _BUSY_CORES = 0.5
+# Of the sample, in which a program that computes could run. The doctor itself may take much of the
+# cores meanwhile.
+_ALWAYS = 0.9
 _LAUNCHER = re.compile(
     r"\b(torchrun|torch[./]distributed[./](run|launch)|accelerate\S* launch"
     r"|deepspeed\.launcher)\b|(^|[/ ])deepspeed( |$)"
@@ -32,7 +42,7 @@ _ADOPTERS = ("systemd", "init", "hostinit", "tini", "dumb-init", "launchd")
 
 
 class _Sight(NamedTuple):
-    """A process with what it used in the sample."""
+    """A process with the cores that it used in the sample, or would have used."""
 
     process: ProcessId
     ppid: int
@@ -86,8 +96,9 @@ def _runs(seen: list[_Sight]) -> tuple[list[dict[str, Any]], set[int]]:
 
 
 def _look() -> list[_Sight]:
-    """All processes, and what each used of the CPUs in the sample."""
+    """All processes, and what each used of the CPUs in the sample, or would have used."""
     before = {process: process.usage()[0] for process in all_processes()}
+    could = {each: times for each in before if each.may_run and (times := thread_times(each.pid))}
     began_s = time.monotonic()
     time.sleep(_SAMPLE_S)
     took_s = time.monotonic() - began_s
@@ -97,8 +108,19 @@ def _look() -> list[_Sight]:
         parent = process.parent
         if parent is not None:
             cores = max(0.0, now_s - used_s) / took_s
+            if process in could and _could_run(process.pid, could[process], _ALWAYS * took_s):
+                cores = max(cores, 1.0)
             seen.append(_Sight(process, parent, cores, memory_bytes))
     return seen
+
+
+def _could_run(pid: int, since: ThreadTimes, least_s: float) -> bool:
+    """Whether a main thread had something to compute for so long, with a core or without."""
+    now = thread_times(pid)
+    if now is None:
+        return False
+    ran_s = now.main_cpu_s - since.main_cpu_s
+    return ran_s + now.main_delayed_s - since.main_delayed_s >= least_s
 
 
 def _family(seen: list[_Sight], root: int) -> set[int]:

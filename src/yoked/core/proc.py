@@ -62,6 +62,14 @@ class ProcessId(NamedTuple):
         return None if fields[_STATE] in _DEAD_STATES else int(fields[_PARENT])
 
     @property
+    def may_run(self) -> bool:
+        """Whether its main thread is on a core, or waits for one."""
+        try:
+            return _stat(self.pid)[_STATE] == "R"
+        except ProcessLookupError:
+            return False
+
+    @property
     def uid(self) -> int | None:
         """The number of its user; None: it is gone."""
         try:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +357,21 @@ def test_training_that_goes_on_after_a_logout_is_not_stale(
 )
 def test_the_first_process_of_a_container_may_be_a_launcher(command: str, starts: bool) -> None:
     assert stale_processes.starts_ranks(command) is starts
+
+
+@LINUX
+def test_a_program_that_computes_is_seen_though_the_doctor_takes_its_core() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    loop = f"import os; os.sched_setaffinity(0, [{cpu}])\nwhile True: pass"
+    with left_behind(sys.executable, "-c", loop) as pid, ExitStack() as own:
+        for _ in range(4):
+            child = own.enter_context(subprocess.Popen([sys.executable, "-c", loop]))
+            own.callback(child.kill)
+        time.sleep(0.5)
+        told = stale_processes.probe_processes()
+
+    assert told is not None
+    assert {each["pid"]: each["cores"] for each in told["busy"]}.get(pid) == 1.0
 
 
 @LINUX
