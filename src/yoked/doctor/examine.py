@@ -56,7 +56,7 @@ def look(
     began_s = time.monotonic()
     program = program_here(quick=quick)
     first: How = "versions" if quick else "connect" if len(fleet.hosts) > 1 else "train"
-    profile = ProbeProfile(first, sudo=sudo, modules=program.modules)
+    profile = ProbeProfile(first, sudo=sudo, modules=(*program.modules, *program.plain))
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
         probes.begin_training()

@@ -54,18 +54,21 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
 
 @dataclass(frozen=True)
 class ProgramHere:
-    """shadows: files that hide modules of Python's, or of torch's. programs: those beside them that
-    import torch; own: files below this folder that these are, or import; broken: those of them that
-    cannot be read or compiled, each with why; named: other files below this folder whose names
-    stand in own ones; modules: what they import that is neither Python's nor lies here; unsorted,
-    file_times, local_time: as FILE:LINE, what `_ASKS` has; special: names below this folder that
-    are no files, each with its kind; misnamed: those that are no UTF-8.
+    """shadows: files that hide modules of Python's, or of torch's. programs: those beside them
+    that import torch; own: files below this folder that these are, or import; broken: those of
+    them that cannot be read or compiled, each with why; named: other files below this folder
+    whose names stand in own ones; modules: what they import that is neither Python's nor lies
+    here; plain: of what they import here, folders without __init__.py, before which Python
+    takes any package of that name, wherever it is installed; unsorted, file_times, local_time:
+    as FILE:LINE, what `_ASKS` has; special: names below this folder that are no files, each
+    with its kind; misnamed: those that are no UTF-8.
     """
 
     shadows: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     unsorted: tuple[str, ...] = ()
     file_times: tuple[str, ...] = ()
     local_time: tuple[str, ...] = ()
@@ -104,6 +107,7 @@ def program_here(*, quick: bool) -> ProgramHere:
         programs=tuple(str(folder / name) for name in programs),
         own=tuple(used),
         modules=tuple(modules[:_MOST_MODULES]),
+        plain=tuple(_plain(folder, wanted & set(names)))[:_MOST_MODULES],
         **{how: tuple(_asking(used, *lines)) for how, lines in _ASKS.items()},
         broken=() if quick else tuple(_broken(folder, used, wanted & beside, names))[:_MOST_ODD],
         named=() if quick else tuple(_named(folder, used))[:_MOST_NAMED],
@@ -208,6 +212,14 @@ def _odd(folder: Path) -> tuple[list[str], list[str]]:
             if kind in _KINDS:
                 special.append(f"{below} ({_KINDS[kind]})")
     return special, misnamed
+
+
+def _plain(folder: Path, wanted: Iterable[str]) -> Iterator[str]:
+    """Those of these names in a folder that are folders without __init__.py."""
+    for name in sorted(wanted):
+        is_package = any((folder / name).glob("__init__.*"))
+        if (folder / name).is_dir() and not is_package and not any(folder.glob(f"{name}.*")):
+            yield name
 
 
 def _imported(text: str) -> set[str]:

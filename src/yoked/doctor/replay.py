@@ -71,6 +71,7 @@ _CONTROLLER = fields(
         "shadows": each(path),
         "programs": each(path),
         "modules": each(variable),
+        "plain": each(variable),
         **dict.fromkeys(_LINES, each(line)),
         "time_s": number,
     }

@@ -64,6 +64,7 @@ from tests.unit.doctor.troubles import (
     other_versions,
     outbound_alone,
     over_what_is_off,
+    plain,
     rested,
     route,
     routed,
@@ -755,6 +756,7 @@ CASES = (
     Case("code-differs", lambda: modules(
         attic={**MODULE, "version": "2.1"}, garage=None), hosts=("attic", "garage"),
          severity="warning"),
+    Case("code-differs", lambda: plain(attic=None, garage={**MODULE, "version": "2.1"})),
     # names
     Case("own-name", said("health/names/own/addresses", ["127.0.1.1"]), severity="warning"),
     Case("own-name", lambda: told(
@@ -955,6 +957,7 @@ def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
         ),
         lambda: modules(attic=MODULE, garage={**MODULE, "digest": "aa"}),
         lambda: modules(attic=None, garage=None, study=None),
+        lambda: plain(attic=None, garage=None, study=None),
         # A newer Python may compile it.
         lambda: here(broken=["common.py:12: invalid syntax"], python="3.11.9"),
         # What all have is meant; what was not looked at is not known.

@@ -33,6 +33,17 @@ def test_a_program_imports_what_its_own_modules_import_too(folder: Path) -> None
     assert found.modules == ("my_files", "my_losses", "numpy", "rowscale")
 
 
+def test_a_folder_that_is_imported_and_is_no_package_is_told(folder: Path) -> None:
+    (folder / "common.py").write_text("from utils import reading\nimport tools, parts, other\n")
+    for name in ("utils", "tools", "parts", "unused"):
+        (folder / name).mkdir()
+        (folder / name / "reading.py").write_text("")
+    (folder / "tools" / "__init__.py").write_text("")
+    (folder / "parts.py").write_text("")
+
+    assert program_here(quick=False).plain == ("utils",)
+
+
 def test_where_a_folder_is_listed_and_not_sorted_is_told(folder: Path) -> None:
     assert program_here(quick=False).unsorted == ("common.py:3",)
 

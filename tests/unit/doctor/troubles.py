@@ -507,6 +507,12 @@ def modules(**hosts: dict[str, Any] | None) -> Examination:
     return seen
 
 
+def plain(**hosts: dict[str, Any] | None) -> Examination:
+    """The program's folder rowscale has no __init__.py, and hosts have these of that name."""
+    seen = modules(**hosts)
+    return replace(seen, controller={**seen.controller, "modules": [], "plain": ["rowscale"]})
+
+
 def here(**told_here: Any) -> Examination:
     """A home whose controller tells these."""
     return replace(home(), controller={**home().controller, **told_here})

@@ -252,8 +252,28 @@ def _in_other_modules(seen: Examination) -> Iterator[Match]:
                 "from the host that has it",
             ),
             how="module",
+            severity="warning",
             described=f"module {name}, which a program here imports, is {listed(shown)}",
         )
+
+
+def _before_a_folder(seen: Examination) -> Iterator[Match]:
+    """Packages that Python takes on some hosts in place of a folder that travels."""
+    for name in at(seen.controller, "plain") or ():
+        told = {
+            host.name: mapping(mapping(host.torch).get("modules")).get(name) for host in seen.up
+        }
+        found = {host: _as_found(module) for host, module in told.items() if module is not None}
+        if found:
+            shown = [f"{module} on {host}" for host, module in found.items()]
+            yield Match(
+                list(found),
+                by_hand("", "make the folder a package: {line}",
+                        line=shell_line("touch {file}", file=f"{name}/__init__.py")),
+                how="before",
+                described=f"module {name}, which a program here imports, is {listed(shown)}",
+                folder=name,
+            )  # fmt: skip
 
 
 def _kind(module: Mapping[str, Any] | None) -> str | None:
@@ -275,21 +295,26 @@ def _as_found(module: Mapping[str, Any] | None) -> str:
     "code-differs",
     question="Does every host have the same program?",
     reads=("need.code", "health.code", "torch", "controller"),
-    severity="warning",
+    severity="error",
     saw={
         "": "the program's folder on {host} is not the one here: {described}",
         "module": "{described}",
+        "before": "{described}, and not the folder {folder} of the program, which has no "
+        "__init__.py: Python takes a package before such a folder",
     },
     why={
         "": "yoked sends the folder that is here, whatever lies there; torchrun by hand would "
         "run two programs: `different tensors`, or a deadlock",
         "module": "it does not travel with the program's folder: ranks of one run compute with "
         "different code, and nobody says so",
+        "before": "ranks there import other code than the program's, and end with `cannot import "
+        "name ... from '{folder}'`, though its files have arrived",
     },
     symptom="`different tensors`, shapes that do not match, or a deadlock at the first collective.",
     cause="The program was changed on one host, or has files there that are gone here. Or it "
     "imports a module of your own, or a package, that hosts have in different versions: asked for "
-    "are those that programs import in the folder where this was typed.",
+    "are those that programs import in the folder where this was typed. Or a package that somebody "
+    "installed on a host has the name of a folder of the program that is none.",
     fix="By hand; `yoked run` sends the folder that is here to all hosts.",
 )
 def code_differs(seen: Examination) -> Iterator[Match]:
@@ -303,9 +328,11 @@ def code_differs(seen: Examination) -> Iterator[Match]:
                 line=command_line(*words),
                 host=host.name,
             ),
+            severity="warning",
             described=_described(flaws),
         )
     yield from _in_other_modules(seen)
+    yield from _before_a_folder(seen)
 
 
 CHECKS = (data_differs, code_differs)
