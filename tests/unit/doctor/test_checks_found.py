@@ -510,6 +510,11 @@ CASES = (
                   "variables": [{"name": "PYTHONHASHSEED", "places": PLACES}]},
         environment={"PYTHONHASHSEED": "random0"}, set_by={"PYTHONHASHSEED": PLACES})),
     Case("torch-import", lambda: fails(
+        "Fatal Python error: invalid PYTHONUTF8 environment variable value", begun=False,
+        culprits={"what": "start", "files": [],
+                  "variables": [{"name": "PYTHONUTF8", "places": PLACES}]},
+        environment={"PYTHONUTF8": "1\r"}, set_by={"PYTHONUTF8": PLACES})),
+    Case("torch-import", lambda: fails(
         "ModuleNotFoundError: No module named 'math'", begun=False, culprits={
             "what": "start", "files": [], "variables": [], "home": {
                 "file": "/v/pyvenv.cfg", "home": "/usr/bin", "own": "/opt/py/bin"}})),

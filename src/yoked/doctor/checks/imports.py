@@ -19,7 +19,7 @@ from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import let_use, move_package_aside, name_home, remount_executable
 from yoked.doctor.repairs.packages import get_package, get_torch
-from yoked.doctor.repairs.startfiles import unset_variable
+from yoked.doctor.repairs.startfiles import unix_line_ends, unset_variable
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import format_bytes, format_duration, listed
 
@@ -140,9 +140,15 @@ def _cause(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...]]:
         fixes: list[Fix] = []
         for each in variables:
             name, places = str(each["name"]), each["places"]
-            value = f"={known[name]}" if name in known else ""
-            shown.append(f"{name}{value}{shown_places(places)}")
-            fixes += unset_variable(host.name, host.facts.get("home"), name, places)
+            value = str(known.get(name, ""))
+            written = {str(place["file"]) for place in places or () if value.endswith("\r")}
+            from_windows = ", whose lines end as on Windows" if written else ""
+            value = "=" + value.removesuffix("\r") if name in known else ""
+            shown.append(f"{name}{value}{shown_places(places)}{from_windows}")
+            fixes += (
+                [unix_line_ends(host.name, file) for file in sorted(written)]
+                or unset_variable(host.name, host.facts.get("home"), name, places)
+            )  # fmt: skip
         return f"; it works without {listed(shown)}", tuple(fixes)
     if files := [str(each) for each in at(told, "culprits", "files") or ()]:
         aside = (move_package_aside(host.name, each) for each in files)

@@ -130,6 +130,16 @@ def leave_out_lines(host: str, places: Sequence[Mapping[str, Any]]) -> tuple[Fix
 
 
 @repair
+def unix_line_ends(host: str, file: str) -> Fix:
+    """Take the carriage returns out of a start file that was written on Windows."""
+    root = file.startswith("/etc/")
+    return change_file(
+        host, path_word(file), "crlf", lambda old: shell_line("tr -d '\\r' < {old}", old=old),
+        root=root,
+    )  # fmt: skip
+
+
+@repair
 def own_state_folder(host: str) -> Fix:
     """Have each host that reads this start file keep its jobs in a folder of its own."""
     line = "export YOKED_STATE=$HOME/.local/state/yoked-${HOSTNAME:-$(hostname)}"
