@@ -143,11 +143,12 @@ def tunnel(port: int, local: str, remote: str) -> str:
     )
 
 
-def test_ends_of_a_tunnel_that_are_not_alike_are_named_and_the_forgotten_value_is_mended() -> None:
+def tunnelled(ports: tuple[int, int], remotes: tuple[str, str]) -> Examination:
+    """Two hosts that train through a tunnel, in which nothing arrives."""
     seen = home(PAIR)
-    for number, name in enumerate(PAIR, start=1):
-        own = {"address": f"10.50.0.{number}", "prefix": 24, "family": 4, "link_local": False}
-        tables = [tunnel((8472, 4789)[number - 1], ADDRESS[name], "192.168.1.99")]
+    for number, name in enumerate(PAIR):
+        own = {"address": f"10.50.0.{1 + number}", "prefix": 24, "family": 4, "link_local": False}
+        tables = [tunnel(ports[number], ADDRESS[name], remotes[number])]
         seen = told(seen, name, "health/tables/links", tables)
         interface = {"name": "vx0", "kind": "physical", "mtu_bytes": 1450, "addresses": [own],
                      "gloo_address": own["address"]}  # fmt: skip
@@ -163,7 +164,11 @@ def test_ends_of_a_tunnel_that_are_not_alike_are_named_and_the_forgotten_value_i
                 source_address=f"10.50.0.{1 + PAIR.index(each.source)}")
         for each in seen.dials
     )  # fmt: skip
-    seen = broken(replace(seen, dials=dials), arrived=False, error="EHOSTUNREACH")
+    return broken(replace(seen, dials=dials), arrived=False, error="EHOSTUNREACH")
+
+
+def test_ends_of_a_tunnel_that_are_not_alike_are_named_and_the_forgotten_value_is_mended() -> None:
+    seen = tunnelled((8472, 4789), ("192.168.1.99", "192.168.1.99"))
 
     found = only(seen)
 
@@ -176,6 +181,22 @@ def test_ends_of_a_tunnel_that_are_not_alike_are_named_and_the_forgotten_value_i
         "ip address add 10.50.0.1/24 dev vx0 && ip link set dev vx0 up"
     )
     assert "dstport 8472" in undone(fix)
+
+
+def test_a_tunnel_whose_own_packets_are_routed_into_it_is_named_with_the_route() -> None:
+    seen = tunnelled((4789, 4789), (ADDRESS["garage"], ATTIC))
+    into_itself = f"unicast {ATTIC} dev vx0 proto boot scope link"
+    routes = ["unicast 192.168.1.0/24 dev eth0 proto kernel scope link", into_itself]
+    learned = f"{MAC['attic']} dev vx0 dst {ATTIC} self"
+    seen = in_table(seen, "garage", routes=routes, entries=[learned])
+
+    found = findings_of(seen)[0]
+
+    assert found.hosts[0] == "garage"
+    assert f"the route `{into_itself}`, by which what vx0 itself sends to {ATTIC} goes" in found.saw
+    assert [line for _, line in lines(found)] == [
+        f"ip route del unicast {ATTIC} dev vx0 proto boot scope link"
+    ]
 
 
 def test_a_frame_that_a_third_host_sends_back_is_told_once_for_all_links() -> None:

@@ -20,6 +20,7 @@ from yoked.doctor.checks.devices import (
     settings_near,
     tunnel_near,
     values,
+    words_of,
 )
 from yoked.doctor.checks.query import (
     address_of,
@@ -53,6 +54,7 @@ def entries_near(end: End, *, leaves: bool, slow: bool = False) -> Iterator[Oddi
     yield from _addresses(end)
     yield from _denials(end)
     if leaves:
+        yield from _into_itself(end)
         yield from _routes(end)
         yield from _rules(end)
         yield from _bridges(end)
@@ -194,6 +196,20 @@ def _routes(end: End) -> Iterator[Oddity]:
             yield Oddity(end.host.name, f"the route `{line}`", (fix,))
 
 
+def _into_itself(end: End) -> Iterator[Oddity]:
+    """The route by which a tunnel's own packets go into the tunnel."""
+    far = next(iter(values(words_of(end.host).get(end.device, ()), "remote")), "")
+    ways = [
+        (prefix, line, words)
+        for line, words in _split(part(end.host, "tables", "routes"))
+        if _table_of(line) == _MAIN and (prefix := _covers(words[1], far)) is not None
+    ]
+    _, line, words = max(ways, default=(0, "", []))
+    if end.device in values(words, "dev"):
+        said = f"the route `{line}`, by which what {end.device} itself sends to {far} goes into it"
+        yield Oddity(end.host.name, said, (_drop_route(end.host.name, words, far),))
+
+
 @dataclass(frozen=True)
 class _Rule:
     """A rule of `ip rule`."""
@@ -295,6 +311,10 @@ def _bridges(end: End) -> Iterator[Oddity]:
     for line, words in _split(end.lines("entries")):
         port = next(iter(values(words, "dev")), None)
         if words[0].lower() not in cards or port is None:
+            continue
+        to_far_end = values(words_of(end.host).get(port, ()), "remote")
+        if to_far_end and values(words, "dst") == to_far_end:
+            # A tunnel has only that.
             continue
         vlan = [word for each in values(words, "vlan") for word in ("vlan", each)]
         where = ["self"] if "self" in words else ["master"]
