@@ -7,10 +7,12 @@ files and a few words are taken.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ from yoked.doctor.repairs.startfiles import leave_out_line
 from yoked.doctor.sshinside import run_here
 from yoked.records.examination import BrokenLink, Fix, SshFailure
 from yoked.records.rules import CONTROL
-from yoked.records.shell import Line, as_made, quoted
+from yoked.records.shell import Line, as_made, path_word, quoted
 
 _SCRIPT = Path(__file__).with_name("login_links.sh")
 _LIMIT_S, _LONGEST = 60.0, 200
@@ -35,11 +37,13 @@ _VALUES = ("user", "about", "file", "line")
 class Link(NamedTuple):
     """A link of a login, where it fails: the cause, and the line that mends it for root's shell
     there. Both name {user}, {about}, {file} and {line}. by_hand: that line only looks, or is words.
+    here: it is for the machine that logs in, and names {host} and {config}, ssh's settings, too.
     """
 
     cause: str
     fix: Callable[..., Line]
     by_hand: bool = False
+    here: bool = False
 
 
 # A line of a file becomes a comment; and the sshd that runs reads its settings anew.
@@ -129,8 +133,50 @@ LINKS = {
         template("mend what it names in {file}; then `sshd -t -f {file}` says nothing"),
         by_hand=True,
     ),
+    "sshd-broken": Link(
+        "the program of the ssh server does not start: {about}. An upgrade was left unfinished, or "
+        "a library is gone",
+        template(
+            "{{ dpkg --configure -a; apt-get -y --fix-broken install; "
+            "apt-get -y --reinstall install openssh-server; }} || dnf -y reinstall openssh-server"
+        ),
+    ),
+    "sshd-stopped": Link(
+        "sshd is stopped (process {about}), and takes no connection", template("kill -CONT {about}")
+    ),
+    "startups": Link(
+        "sshd turns new logins away: {about} are under way that have not logged in (MaxStartups)",
+        template("pkill -f '^sshd[a-z-]*: .*\\[(accepted|net)\\]'"),
+    ),
+    "not-listening": Link(
+        "nothing listens at {about}, although sshd's settings have it do so",
+        template(
+            "systemctl daemon-reload; systemctl try-restart ssh.socket; systemctl restart ssh || "
+            "systemctl restart sshd"
+        ),
+    ),
+    "new-address": Link(
+        "it does not have the address {file}, which is dialled; in that network it has {about}",
+        template("`HostName {about}` for {host} in {config}, and in /etc/hosts where it stands"),
+        by_hand=True,
+        here=True,
+    ),
+    "other-listener": Link(
+        "at port {line}, which is dialled, listens `{about}`, not sshd, whose port is {file}",
+        template("`Port {file}` for {host} in {config}"),
+        by_hand=True,
+        here=True,
+    ),
+    "port-taken": Link(
+        "at port {line}, which sshd is to have, listens `{about}` (process {file})",
+        template(
+            "end that program (kill {file}), or give it another port; then: systemctl restart ssh "
+            "|| systemctl restart sshd"
+        ),
+        by_hand=True,
+    ),
     "not-running": Link(
-        "no process of sshd is there, and nothing listens at its port",
+        "no process of sshd takes connections, and nothing listens at its port",
         template("systemctl enable --now ssh || systemctl enable --now sshd"),
     ),
     "keys-off": Link("sshd takes no keys at all: {about} ({file}, line {line})", _OUT_OF_SSHD),
@@ -139,11 +185,20 @@ LINKS = {
     ),
     "other-port": Link(
         "sshd listens at another port: {about}",
-        template("nothing here: `Port {about}` for this host in ssh's settings where one logs in"),
+        template("`Port {about}` for {host} in {config}"),
         by_hand=True,
+        here=True,
     ),
     "listens-here": Link(
-        "sshd listens for this machine itself alone: {about} ({file}, line {line})", _OUT_OF_SSHD
+        "sshd listens at no address but {about} ({file}, line {line})",
+        template(
+            "sed -i.yoked 's/^[[:space:]]*ListenAddress/# &/I' {file} && pkill -HUP -o -x sshd"
+        ),
+    ),
+    "family": Link(
+        "sshd does not listen for the kind of address that is dialled: {about} ({file}, line "
+        "{line})",
+        _OUT_OF_SSHD,
     ),
     "not-listed": Link(
         "sshd refuses the account {user}: {about} ({file}, line {line})",
@@ -174,9 +229,27 @@ LINKS = {
         "{file}, line {line})",
         _OUT_OF_SSHD,
     ),
+    "no-keys-file": Link(
+        "sshd reads keys from no file: {about} ({file}, line {line})", _OUT_OF_SSHD
+    ),
+    "certificates": Link(
+        "sshd takes no keys from files, only certificates of the authority in {about} "
+        "(TrustedUserCAKeys)",
+        template(
+            "ssh-keygen -L -f KEY-cert.pub    says for whom and until when the certificate beside "
+            "the key is good; where it is not: have the authority sign the key anew"
+        ),
+        by_hand=True,
+        here=True,
+    ),
+    "sshd-asks": Link(
+        "sshd asks `{about}` about each key, and waits for it: it does not end in 5 s ({file}, "
+        "line {line})",
+        _OUT_OF_SSHD,
+    ),
     "key-kind": Link("sshd takes no key of this kind: {about} ({file}, line {line})", _OUT_OF_SSHD),
     "key-missing": Link(
-        "the key is in none of the files that sshd reads: {about}",
+        "the key is in nothing that sshd reads: {about}",
         template("put the line of the key, its .pub on the machine that logs in, into {about}"),
         by_hand=True,
     ),
@@ -272,10 +345,16 @@ LINKS = {
 }
 
 
-def script(user: str, key: str = "", port: int | None = None, mark: str = "") -> str:
+def script(
+    user: str,
+    key: str = "",
+    port: int | None = None,
+    mark: str = "",
+    addresses: Sequence[str] = (),
+) -> str:
     """login_links.sh for an account. key: the fingerprint of the key that is to let in, "" where
-    that is not known; port: where ssh goes to. mark: begins the line for programs, if any is
-    wanted.
+    that is not known; port, addresses: where ssh goes to. mark: begins the line for programs, if
+    any is wanted.
     """
     bounds = ",".join(
         f"{each.name} {_bound(each.least)} {_bound(each.most)} {each.usual}"
@@ -286,6 +365,7 @@ def script(user: str, key: str = "", port: int | None = None, mark: str = "") ->
         "user": user,
         "key": key,
         "port": port or "",
+        "dialled": " ".join(addresses),
         "mark": mark,
         "bounds": bounds,
         "units": " ".join(UNITS),
@@ -301,9 +381,10 @@ def _bound(number: int | None) -> str:
 def _say() -> str:
     """The function by which the script has a cause and its fix in words."""
     named = {name: as_made(f"@{name}@") for name in _VALUES}
+    places = {"host": as_made("this host"), "config": as_made("ssh's settings, where one logs in")}
     cases = [
         f"        {code}) cause={_word(link.cause.format(**named))} "
-        f"fix={_word(link.fix(**named))} ;;"
+        f"fix={_word(link.fix(**named, **places))} ;;"
         for code, link in LINKS.items()
     ]
     return "\n".join(["say() {", '    case "$1" in', *cases, "    esac", "}"])
@@ -323,15 +404,18 @@ def sentence(failure: SshFailure) -> str:
 
 
 @repair
-def mend_link(host: str, failure: SshFailure) -> Fix:
-    """The line for root's shell there, by another way than ssh."""
+def mend_link(host: str, failure: SshFailure, config: str = "~/.ssh/config") -> Fix:
+    """The line for root's shell there, by another way than ssh; or for this machine, whose ssh has
+    its hosts in the file config.
+    """
     assert failure.link is not None
     link = LINKS[failure.link.code]
     if failure.link.code == "start-file":
         # It may be a part of a longer command.
         return replace(leave_out_line(host, failure.link.file, failure.link.line), root=True)
     # All values stand outside of quotes: none ends a program of sed's that is in them.
-    return Fix(host, link.fix(**_of(failure)), root=True, by_hand=link.by_hand)
+    words = link.fix(**_of(failure), host=host, config=path_word(config))
+    return Fix("" if link.here else host, words, root=not link.here, by_hand=link.by_hand)
 
 
 def _of(failure: SshFailure) -> dict[str, str]:
@@ -342,14 +426,18 @@ def _of(failure: SshFailure) -> dict[str, str]:
 
 
 def told_by(
-    console: Sequence[str], told: SshFailure, key: str = "", port: int | None = None
+    console: Sequence[str],
+    told: SshFailure,
+    key: str = "",
+    port: int | None = None,
+    address: str = "",
 ) -> SshFailure:
     """The same failure, with what a host's console says. console: starts a root's shell there; key
-    and port: as of `script`.
+    and port: as of `script`; address: what ssh dials, or a name.
     """
     mark = f"yoked-{secrets.token_hex(8)}"
-    told_user = told.user or "root"
-    done = run_here(*console, limit_s=_LIMIT_S, given=script(told_user, key, port, mark))
+    told_script = script(told.user or "root", key, port, mark, addresses_of(address))
+    done = run_here(*console, limit_s=_LIMIT_S, given=told_script)
     link = read(done.stdout, mark) if done else None
     if link is None:
         return told
@@ -359,6 +447,17 @@ def told_by(
     text = f"{told.text.rstrip('.')}; as its console says, {sentence(found)}"
     is_kept_out = told.kind in ("timeout", "refused") and not told.cause
     return replace(told, text=text, cause="filtered" if is_kept_out else told.cause)
+
+
+def addresses_of(name: str) -> tuple[str, ...]:
+    """What a name means here; nothing where no program tells."""
+    done = run_here("getent", "ahosts", name) if name else None
+    lines = done.stdout.splitlines() if done else []
+    found = []
+    for each in (name, *(line.partition(" ")[0] for line in lines)):
+        with contextlib.suppress(ValueError):
+            found.append(str(ip_address(each.partition("%")[0])))
+    return tuple(dict.fromkeys(found))
 
 
 def read(printed: str, mark: str) -> BrokenLink | None:

@@ -27,14 +27,17 @@ within() {
     if command -v timeout > /dev/null; then timeout "$@"; else shift; "$@"; fi
 }
 
-# A program of the user's own is never root's.
-as_user() {
-    if [ "$(id -u "$user")" = 0 ] || [ "$(id -u)" != 0 ]; then
+# A program of an account's own is never root's.
+as() {
+    account=$1
+    shift
+    if [ "$(id -u "$account")" = 0 ] || [ "$(id -u)" != 0 ]; then
         "$@"
     else
-        setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups "$@"
+        setpriv --reuid="$account" --regid="$(id -g "$account")" --init-groups "$@"
     fi
 }
+as_user() { as "$user" "$@"; }
 
 # ---- the account, as the name service has it
 
@@ -78,7 +81,10 @@ running='' words=''
 for each in "$proc"/[0-9]*; do
     [ "$(cat "$each/comm" 2> /dev/null)" = sshd ] || continue
     [ -n "$running" ] && [ "${each##*/}" -gt "$running" ] && continue
-    running=${each##*/} words=$(tr '\0' ' ' < "$each/cmdline")
+    called=$(tr '\0' ' ' < "$each/cmdline")
+    # Logins outlive the server that let them in.
+    case $called in *'[listener]'*) ;; 'sshd: '*) continue ;; esac
+    running=${each##*/} words=$called
 done
 after() { echo " $words" | sed -n "s/.* $1 *\\([^ ]*\\).*/\\1/p"; }
 settings=$(after -f) log=$(after -E)
@@ -91,11 +97,14 @@ wrong=$("$sshd" -t -f "$settings" 2>&1 | tr -d '\r')
         [ -z "$open" ] || no host-key-mode "${open% }"
         no no-host-keys ;;
     *'separation user'*) no no-sshd-account ;;
+    *'shared librar'* | *'symbol lookup error'* | *' not found (required by '* | *'Exec format'* | *'sshd-session does not exist'*)
+        no sshd-broken "$(echo "$wrong" | tail -n 1)" ;;
     *) no settings "$(echo "$wrong" | tail -n 1)" "$settings" ;;
 esac
-# A socket of systemd's listens where no sshd runs yet.
-listens=$(printf ': [0-9A-F]*:%04X [0-9A-F:]* 0A ' "${port:-22}")
-[ -n "$running" ] || cat "$proc/net/tcp" "$proc/net/tcp6" 2> /dev/null | grep -q "$listens" || no not-running
+# The sockets that listen at that port. One of systemd's does so where no sshd runs yet.
+sockets=$(cat "$proc/net/tcp" "$proc/net/tcp6" 2> /dev/null |
+    awk -v port="$(printf ':%04X' "${port:-22}")" '$4 == "0A" && $2 ~ port "$" { print $10 + 0 }')
+[ -n "$running" ] || [ -n "$sockets" ] || no not-running
 ok "sshd: process ${running:-of each connection}, settings $settings"
 
 told=$("$sshd" -T -f "$settings" -C "user=$user,host=localhost,addr=127.0.0.1" 2> /dev/null)
@@ -113,10 +122,81 @@ no_setting() {
 case $(setting permitrootlogin)$user in
     noroot | forced-commands-onlyroot) no_setting no-root "PermitRootLogin $(setting permitrootlogin)" PermitRootLogin ;;
 esac
-if [ -n "$port" ] && [ -n "$told" ] && ! echo "$told" | grep -qx "port $port"; then
-    no other-port "$(echo "$told" | sed -n 's/^port //p' | tr '\n' ' ')"
+
+# ---- the address and the port that are dialled
+
+# Behind a router or a jump host that forwards, neither is this host's.
+own='' moved='' forwarded=''
+for each in $dialled; do
+    case $(ip route get fibmatch "$each" 2> /dev/null) in
+        'local '*) own=$each && break ;;
+        default* | *' via '*) forwarded=1 ;;
+        *'proto kernel'* | *'proto ra'*)
+            if { ip route; ip -6 route; } 2> /dev/null | grep -qF "via $each "; then forwarded=1; else moved=$each; fi ;;
+    esac
+done
+if [ -z "$own" ] && [ -n "$moved" ]; then
+    has=$(ip route get "$moved" | sed -n 's/.* src \([^ ]*\).*/\1/p')
+    [ -z "$has" ] || no new-address "$has" "$moved"
 fi
-if [ -n "$told" ] && ! echo "$told" | grep '^listenaddress ' | grep -qvE ' (127\.|\[::1\])'; then
+[ -n "$own" ] || [ -z "$forwarded" ] || port=''
+
+stranger='' known=''
+for socket in ${port:+$sockets}; do
+    holder=$(find "$proc"/[0-9]*/fd -lname "socket:\[$socket\]" 2> /dev/null | head -n 1)
+    holder=${holder%/fd/*}
+    case $(cat "$holder/comm" 2> /dev/null) in
+        '') ;;
+        sshd | systemd | init | inetd | xinetd | sslh* | dropbear | tinysshd) known=1 ;;
+        *) stranger=${holder##*/} called=$(tr '\0' ' ' < "$holder/cmdline" | cut -c 1-80) ;;
+    esac
+done
+ports=$(echo "$told" | sed -n 's/^port //p' | tr '\n' ' ')
+ports=${ports% }
+# Another program has the port.
+no_stranger() {
+    case " $ports " in
+        *" $port "*) no port-taken "${called% }" "$stranger" "$port" ;;
+        *) no other-listener "${called% } (process $stranger)" "$ports" "$port" ;;
+    esac
+}
+
+# Without a word of who comes: what is said before is enough.
+heard=''
+[ -z "$own" ] || [ -z "$port" ] || heard=$(within 6 ssh -F none -v -p "$port" -o BatchMode=yes -o ConnectTimeout=4 \
+    -o StrictHostKeyChecking=yes -o UserKnownHostsFile=/dev/null -o GlobalKnownHostsFile=/dev/null \
+    -o ControlPath=none "$user@$own" true 2>&1 < /dev/null)
+case $heard in
+    '') ;;
+    *'Remote protocol version'*) ok "port: an ssh server answers at $own port $port" ;;
+    *)
+        [ -z "$stranger" ] || no_stranger
+        [ -z "$running" ] || ! grep -qs '^State:.*T' "$proc/$running/status" || no sshd-stopped "$running"
+        under_way=$(echo "$words" | sed -n 's/.*\[listener\] \([0-9]* of [0-9]*\).*/\1/p')
+        case $heard in
+            *' closed '* | *' reset '*)
+                [ -z "$under_way" ] || [ "${under_way% of*}" -lt "${under_way#*of }" ] || no startups "$under_way" ;;
+        esac ;;
+esac
+case $heard$port in
+    *'Remote protocol version'*) ;;
+    *[0-9]) [ -z "$told" ] || echo "$told" | grep -qx "port $port" || no other-port "$ports" ;;
+esac
+case $heard in
+    *'Connection refused'*)
+        any=0.0.0.0 at=$own
+        case $own in *:*) any='[::]' at="[$own]" ;; esac
+        if ! echo "$told" | grep -qxF -e "listenaddress $any:$port" -e "listenaddress $at:$port"; then
+            case $any$(setting addressfamily) in
+                0.0.0.0inet6 | '[::]inet') no_setting family "AddressFamily $(setting addressfamily)" AddressFamily ;;
+            esac
+            addresses=$(echo "$told" | sed -n 's/^listenaddress //p' | tr '\n' ' ')
+            no_setting listens-here "${addresses% }" ListenAddress
+        fi
+        # A firewall may refuse what is listened for.
+        [ -n "$sockets" ] || no not-listening "$own port $port" ;;
+esac
+if [ -z "$heard" ] && [ -n "$told" ] && ! echo "$told" | grep '^listenaddress ' | grep -qvE ' (127\.|\[::1\])'; then
     no_setting listens-here "$(setting listenaddress)" ListenAddress
 fi
 
@@ -170,13 +250,35 @@ for each in $(setting authorizedkeysfile | sed "s|%h|$home|g; s|%u|$user|g; s|%%
     done < "$each"
     [ -z "$found" ] || break
 done
-command=$(setting authorizedkeyscommand)
-if [ -n "$key" ] && [ -z "$found" ]; then
-    if [ "${command:-none}" = none ]; then
-        each=$home/.ssh/authorized_keys
-        ! ssh-keygen -lf "$each" 2> /dev/null | grep -qF "$key" || no_setting keys-file "$files" AuthorizedKeysFile
-        no key-missing "$files"
+# sshd waits for a program that it asks, for as long as that takes.
+asked() {
+    program=$(setting "$1" | sed "s|%u|$user|g; s|%h|$home|g; s|%U|$(id -u "$user")|g; s|%f|${key:-none}|g")
+    case $program in '' | none) return ;; esac
+    # shellcheck disable=SC2086 # sshd makes words of it, too.
+    as "$(setting "$1user")" timeout 5 $program 2> /dev/null < /dev/null
+    [ $? != 124 ] || echo yoked-waits
+}
+for each in AuthorizedPrincipalsCommand AuthorizedKeysCommand; do
+    keyword=$(echo "$each" | tr '[:upper:]' '[:lower:]')
+    said=$(asked "$keyword")
+    case $said in *yoked-waits) no_setting sshd-asks "$(setting "$keyword")" "${each}[[:space:]]" ;; esac
+done
+command=$(setting authorizedkeyscommand) elsewhere=''
+case $command in
+    # Here the key is known by its fingerprint alone.
+    *%[kt]*) elsewhere=1 ;;
+    *) ! echo "$said" | ssh-keygen -lf - 2> /dev/null | grep -qF "$key" || elsewhere=1 ;;
+esac
+if [ -n "$key" ] && [ -z "$found" ] && [ -z "$elsewhere" ]; then
+    if [ -z "$files" ]; then
+        authority=$(setting trustedusercakeys)
+        [ "${authority:-none}" = none ] || no certificates "$authority"
+        [ "${command:-none}" = none ] || no key-missing "$command"
+        no_setting no-keys-file 'AuthorizedKeysFile none' AuthorizedKeysFile
     fi
+    each=$home/.ssh/authorized_keys
+    ! ssh-keygen -lf "$each" 2> /dev/null | grep -qF "$key" || no_setting keys-file "$files" AuthorizedKeysFile
+    no key-missing "$files"
 fi
 [ -z "$found" ] || ok "key: $found"
 if [ "$(setting strictmodes)" = yes ] && [ -n "$found" ]; then
@@ -243,6 +345,9 @@ cp "$scratch/key.pub" "$scratch/keys" && chmod 644 "$scratch/keys"
 
 if ! try "$in"; then
     reason=$(grep -v '^debug' "$scratch/log" | grep -iE 'not allowed|fatal|refused|bad owner|expired|denied|error|limit|not in ' | tail -n 1)
+    for each in "$run/nologin" "$etc/nologin"; do
+        [ -f "$each" ] && [ "$(id -u "$user")" != 0 ] && no nologin "$each"
+    done
     case $reason in
         *'not allowed because'*)
             keyword=$(echo "$reason" | grep -oE '(Allow|Deny)(Users|Groups)')
@@ -261,9 +366,6 @@ if ! try "$in"; then
         [ "$changed" = 0 ] && no change-password
         [ -n "$most" ] && [ -n "$changed" ] && [ $((changed + most)) -lt "$today" ] && no password-old
     fi
-    for each in "$run/nologin" "$etc/nologin"; do
-        [ -f "$each" ] && [ "$(id -u "$user")" != 0 ] && no nologin "$each"
-    done
     cp "$scratch/log" "$scratch/first"
     if [ "$(setting usepam)" = yes ] && try "$in" '-o UsePAM=no'; then
         pam_limit
@@ -349,6 +451,7 @@ if command -v nft > /dev/null; then
     place=${where#*:}
     [ -z "$where" ] || no data-changed "${place#*:}" "${where%%:*}" "${place%%:*}"
 fi
+[ -z "$stranger" ] || [ -n "$known" ] || no_stranger
 say works
 echo "ok   $cause"
 echo "     $fix"

@@ -55,6 +55,7 @@ _OF_PYTHON = ("died", "not-executable")
 _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "timeout": ("", "mute", "filtered", "large", "slow"),
     "refused": ("",),
+    "unreachable": ("",),
     "denied": ("", "refused-key", "after-key", "expired"),
     "shell": ("", "hangs", "chroot"),
     "other": ("", "closed", "cut", "altered"),
@@ -127,8 +128,10 @@ def failure_of(
         return told
     way = way_to(host, ssh_config)
     key = told.about if FINGERPRINT.fullmatch(told.about) else key_of(way)
-    port = None if way.proxy else way.port
-    return told_by(console, replace(told, user=way.user), key, port)
+    told = replace(told, user=way.user)
+    if way.proxy == "command":
+        return told_by(console, told, key)
+    return told_by(console, told, key, way.port, way.address)
 
 
 def _failure_by_trying(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:

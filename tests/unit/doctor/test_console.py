@@ -20,7 +20,16 @@ from tests.unit.doctor.builders import only
 from tests.unit.doctor.troubles import no_agent
 
 from yoked.doctor import console
-from yoked.doctor.console import LINKS, WORKS, mend_link, read, script, sentence, told_by
+from yoked.doctor.console import (
+    LINKS,
+    WORKS,
+    addresses_of,
+    mend_link,
+    read,
+    script,
+    sentence,
+    told_by,
+)
 from yoked.records.examination import BrokenLink, SshFailure
 
 pytestmark = pytest.mark.skipif(
@@ -39,6 +48,7 @@ esac
 """
 # It is told what sshd is to be told. A folder behind -i has the key.
 SSH = """\
+case $* in *ProxyCommand*) ;; *) cat "$YOKED_ROOT/heard"; exit 255 ;; esac
 for each; do case $each in *sshd\\ -i*) proxy=$each ;; esac; last=$each; done
 log=$(echo "$proxy" | sed "s/.*-E '\\([^']*\\)'.*/\\1/")
 cat "$YOKED_ROOT/log" > "$log"
@@ -55,9 +65,19 @@ case " $* " in
     *) [ -e "$YOKED_ROOT/hangs" ] && sleep 60; grep "^$2:" "$YOKED_ROOT/looked-up" ;;
 esac
 """
+# The kernel's answer for the address that is dialled, and what the table has.
+IP = """\
+case "$*" in
+    rule) cat "$YOKED_ROOT/rules" ;;
+    "route get fibmatch "*) cat "$YOKED_ROOT/route" ;;
+    "route get "*) echo "192.168.77.3 dev eth0 src 192.168.77.53 uid 0" ;;
+    route) cat "$YOKED_ROOT/routes" ;;
+esac
+"""
 KEYGEN = """\
 for file; do :; done
 case $* in
+    "-lf -") read -r key; [ -z "$key" ] || echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
     *-lf*) echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
     *) echo k > "$file"; echo k > "$file.pub" ;;
 esac
@@ -84,13 +104,15 @@ class System:
         self.write("keys", "ssh-ed25519 AAAA me\n")
         self.write("print", KEY)
         self.write("rules", "0:\tfrom all lookup local\n32766:\tfrom all lookup main\n")
-        for name in ("wrong", "log", "ruleset"):
+        self.write("route", "local 192.168.77.3 dev lo proto kernel scope host src 192.168.77.3\n")
+        self.write("heard", "debug1: Remote protocol version 2.0, remote software version x\r\n")
+        for name in ("wrong", "log", "ruleset", "routes"):
             self.write(name, "")
         self.write("lets-in", "")
         for name, text in (
             ("sshd", SSHD), ("ssh", SSH), ("getent", GETENT), ("ssh-keygen", KEYGEN),
             ("own-shell", 'exec sh "$@"\n'), ("python3", ""), ("ldd", "echo none\n"),
-            ("ip", 'cat "$YOKED_ROOT/rules"\n'), ("nft", 'cat "$YOKED_ROOT/ruleset"\n'),
+            ("ip", IP), ("nft", 'cat "$YOKED_ROOT/ruleset"\n'),
         ):  # fmt: skip
             self.write(f"bin/{name}", f"#!/bin/sh\n{text}")
             (root / "bin" / name).chmod(0o755)
@@ -117,8 +139,8 @@ class System:
             "PATH": f"{self.root}/bin:{os.environ['PATH']}", "YOKED_ROOT": str(self.root),
         }  # fmt: skip
         done = subprocess.run(
-            [shell], input=script(ME, KEY, 22, "mark"), capture_output=True, text=True, check=False,
-            env=environment,
+            [shell], input=script(ME, KEY, 22, "mark", ["192.168.77.3"]), capture_output=True,
+            text=True, check=False, env=environment,
         )  # fmt: skip
         assert done.stderr == ""
         assert list((self.root / "run").iterdir()) == []
@@ -136,7 +158,7 @@ def test_on_a_host_in_order_every_link_holds(system: System, shell: str) -> None
 
     assert link == BrokenLink(WORKS)
     assert [line.split()[1] for line in said.splitlines() if line.startswith("ok")] == [
-        "account:", "sshd:", "account", "key:", "a", "a", "a",
+        "account:", "sshd:", "port:", "account", "key:", "a", "a", "a",
     ]  # fmt: skip
     assert "NO" not in said
 
@@ -207,6 +229,10 @@ def stopped(system: System) -> None:
     system.write("proc/12/comm", "bash\n")
 
 
+def only_a_login_is_left(system: System) -> None:
+    system.write("proc/12/cmdline", "sshd: root [priv]\0")
+
+
 def expired(system: System) -> None:
     system.write("etc/shadow", f"{ME}:*:20000:0:99999:7::7305:\n")
 
@@ -264,6 +290,12 @@ def forced(system: System) -> None:
 
 
 def other_port(system: System) -> None:
+    system.write("heard", REFUSED)
+    system.tell("port 2222")
+
+
+def other_port_of_no_known_address(system: System) -> None:
+    system.write("route", "")
     system.tell("port 2222")
 
 
@@ -273,8 +305,118 @@ def no_keys(system: System) -> None:
 
 
 def listens_here(system: System) -> None:
+    system.write("route", "")
     system.tell("listenaddress 127.0.0.1:22")
     system.write("etc/ssh/sshd_config", "Port 22\nlistenaddress 127.0.0.1\n")
+
+
+CONNECTED = "debug1: Connection established.\r\n"
+SILENT = f"{CONNECTED}Connection timed out during banner exchange\r\n"
+CLOSED = f"{CONNECTED}Exceeded MaxStartups\r\nConnection closed by remote host\r\n"
+REFUSED = "ssh: connect to host 192.168.77.3 port 22: Connection refused\r\n"
+NEAR = "192.168.77.0/24 dev eth0 proto kernel scope link src 192.168.77.53\n"
+
+
+def another_listens(system: System, port: str = "2222") -> None:
+    """endlessh has port 22, and sshd by its settings another."""
+    system.write("heard", SILENT)
+    system.tell(f"port {port}")
+    (system.root / "proc/net").mkdir()
+    (system.root / "proc/40/fd").mkdir(parents=True)
+    (system.root / "proc/40/fd/3").symlink_to("socket:[91]")
+    system.write("proc/40/comm", "python3\n")
+    system.write("proc/40/cmdline", "endlessh\0/run/x.py\0")
+    rows = ["0: 00000000:1600 0:0 0A 0:0 0:0 0 0 0 90", "1: 00000000:0016 0:0 0A 0:0 0:0 0 0 0 91"]
+    system.write("proc/net/tcp", "\n".join(["  sl", *rows]) + "\n")
+
+
+def port_taken(system: System) -> None:
+    another_listens(system, "22")
+
+
+def another_speaks_ssh(system: System) -> None:
+    another_listens(system)
+    system.write("heard", "debug1: Remote protocol version 2.0, remote software version Go\r\n")
+    system.tell("port 22", "port 2222")
+
+
+def moved(system: System) -> None:
+    system.write("route", NEAR)
+
+
+def listens_elsewhere(system: System) -> None:
+    system.write("heard", REFUSED)
+    system.tell("listenaddress 10.147.17.1:22", "listenaddress 127.0.0.1:22")
+    system.write("etc/ssh/sshd_config", "ListenAddress 10.147.17.1\nListenAddress 127.0.0.1\n")
+
+
+def ipv6_alone(system: System) -> None:
+    system.write("heard", REFUSED)
+    system.tell("addressfamily inet6", "listenaddress [::]:22")
+    system.write("etc/ssh/sshd_config", "Port 22\nAddressFamily inet6\n")
+
+
+def listens_nowhere(system: System) -> None:
+    system.write("heard", REFUSED)
+
+
+def server_stopped(system: System) -> None:
+    system.write("heard", SILENT)
+    system.write("proc/12/status", "Name:\tsshd\nState:\tT (stopped)\n")
+
+
+def many_startups(system: System) -> None:
+    system.write("heard", CLOSED)
+    title = "sshd: /usr/sbin/sshd -D -E /nonexistent [listener] 10 of 10-100 startups\0"
+    system.write("proc/12/cmdline", title)
+
+
+def half_upgraded(system: System) -> None:
+    said = "sshd: error while loading shared libraries: libcrypto.so.9: cannot open shared object"
+    system.write("wrong", f"/usr/sbin/{said} file: No such file or directory\n")
+
+
+def certificates(system: System) -> None:
+    system.tell("authorizedkeysfile none", "trustedusercakeys /etc/ssh/user_ca.pub")
+
+
+def no_keys_file(system: System) -> None:
+    system.tell("authorizedkeysfile none", "trustedusercakeys none")
+    system.write("etc/ssh/sshd_config", "AuthorizedKeysFile none\n")
+
+
+def directory(system: System, answers: str, of: str = "Keys", *more: str) -> None:
+    """A program of which sshd asks who may log in."""
+    keyword = f"authorized{of.lower()}command"
+    system.tell(f"{keyword} {system.root}/bin/asked %u", f"{keyword}user {ME}", *more)
+    own = f"Authorized{of}CommandUser me\nAuthorized{of}Command /bin/asked %u\n"
+    system.write("etc/ssh/sshd_config", own)
+    system.write("bin/asked", f"#!/bin/sh\n[ $1 = {ME} ] && {answers}\n")
+    (system.root / "bin/asked").chmod(0o755)
+
+
+def directory_is_silent(system: System) -> None:
+    directory(system, "exec sleep 60")
+
+
+def directory_of_principals_is_silent(system: System) -> None:
+    directory(system, "exec sleep 60", "Principals")
+
+
+def directory_lacks_the_key(system: System) -> None:
+    directory(system, "exit 0", "Keys", "authorizedkeysfile none")
+
+
+def directory_has_the_key(system: System) -> None:
+    system.write("keys", "")
+    directory(system, "echo ssh-ed25519 AAAA me")
+
+
+def closed_for_maintenance(system: System) -> None:
+    system.refuses("User me not allowed because /etc/nologin exists\r\n")
+    system.write("etc/nologin", "until 18:00\n")
+    system.write("bin/id", "#!/bin/sh\necho 1000\n")
+    (system.root / "bin/id").chmod(0o755)
 
 
 def start_file_waits(system: System) -> None:
@@ -323,6 +465,7 @@ def data_changed(system: System) -> None:
         (log_waits, "log-waits", "/usr/sbin/rsyslogd", 32),
         (mistyped, "settings", "line 3: Bad configuration option: Prt", 0),
         (stopped, "not-running", "", 0),
+        (only_a_login_is_left, "not-running", "", 0),
         (expired, "expired", "7305", 0),
         (locked, "locked", "", 0),
         (must_change, "change-password", "", 0),
@@ -335,7 +478,24 @@ def data_changed(system: System) -> None:
         (by_a_module, "pam", "Access denied for user me by PAM account configuration", 0),
         (no_threads, "pam-limit", "nproc 1", 1),
         (forced, "forced", "backup", 2),
-        (other_port, "other-port", "2222 ", 0),
+        (other_port, "other-port", "2222", 0),
+        (other_port_of_no_known_address, "other-port", "2222", 0),
+        (another_listens, "other-listener", "endlessh /run/x.py (process 40)", 22),
+        (port_taken, "port-taken", "endlessh /run/x.py", 22),
+        (another_speaks_ssh, "port-taken", "endlessh /run/x.py", 22),
+        (moved, "new-address", "192.168.77.53", 0),
+        (listens_elsewhere, "listens-here", "10.147.17.1:22 127.0.0.1:22", 1),
+        (ipv6_alone, "family", "AddressFamily inet6", 2),
+        (listens_nowhere, "not-listening", "192.168.77.3 port 22", 0),
+        (server_stopped, "sshd-stopped", "12", 0),
+        (many_startups, "startups", "10 of 10", 0),
+        (half_upgraded, "sshd-broken", "file: No such file or directory", 0),
+        (certificates, "certificates", "/etc/ssh/user_ca.pub", 0),
+        (no_keys_file, "no-keys-file", "AuthorizedKeysFile none", 1),
+        (directory_is_silent, "sshd-asks", "bin/asked %u", 2),
+        (directory_of_principals_is_silent, "sshd-asks", "bin/asked %u", 2),
+        (directory_lacks_the_key, "key-missing", "bin/asked %u", 0),
+        (closed_for_maintenance, "nologin", "/etc/nologin", 0),
         (no_keys, "keys-off", "PubkeyAuthentication no", 1),
         (listens_here, "listens-here", "127.0.0.1:22", 2),
         (start_file_waits, "start-file", "exit 0", 2),
@@ -358,6 +518,62 @@ def test_the_link_that_fails_is_named(
     assert link.about.endswith(about)
     # A person at the console reads the same as the doctor tells.
     assert f"NO   {sentence(replace(DENIED, link=link))}\n     " in said
+
+
+@pytest.mark.parametrize(
+    ("route", "routes"),
+    [
+        ("default via 192.168.77.1 dev eth0\n", ""),
+        (NEAR, "default via 192.168.77.3 dev eth0\n"),
+        ("", ""),
+    ],
+    ids=["by a router", "at the gateway", "unknown"],
+)
+def test_an_address_that_is_forwarded_to_the_host_is_no_trouble(
+    system: System, route: str, routes: str
+) -> None:
+    system.write("route", route)
+    system.write("routes", routes)
+    system.write("heard", REFUSED)
+    if route:
+        # So is its port.
+        other_port(system)
+
+    assert system.tells()[1] == BrokenLink(WORKS)
+
+
+def settings_of_a_socket(system: System) -> None:
+    system.tell("port 2222", "listenaddress 127.0.0.1:2222")
+
+
+def firewall_refuses(system: System) -> None:
+    (system.root / "proc/net").mkdir()
+    system.write("proc/net/tcp", "0: 00000000:0016 0:0 0A 0:0 0:0 0 0 0 90\n")
+    system.write("heard", REFUSED)
+
+
+@pytest.mark.parametrize("state", [settings_of_a_socket, firewall_refuses, directory_has_the_key])
+def test_sshd_s_settings_are_not_blamed_where_they_let_in(
+    system: System, state: Callable[[System], None]
+) -> None:
+    state(system)
+
+    assert system.tells()[1] == BrokenLink(WORKS)
+
+
+def test_what_a_person_changes_here_is_no_line_for_the_host() -> None:
+    link = BrokenLink("new-address", "192.168.77.53", "192.168.77.3")
+
+    fix = mend_link("gamma", replace(DENIED, link=link), "~/lab/ssh_config")
+
+    assert (fix.host, fix.root, fix.by_hand) == ("", False, True)
+    assert "`HostName 192.168.77.53` for gamma in ~/lab/ssh_config" in fix.command
+
+
+def test_a_name_that_is_dialled_is_given_to_the_console_as_addresses() -> None:
+    assert addresses_of("fd00:0::1%eth0") == ("fd00::1",)
+    assert addresses_of("") == ()
+    assert {"127.0.0.1", "::1"} & set(addresses_of("localhost"))
 
 
 def test_where_a_socket_listens_a_server_that_starts_for_each_connection_is_no_trouble(

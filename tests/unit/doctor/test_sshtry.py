@@ -422,8 +422,10 @@ def test_a_console_is_asked_where_the_host_alone_knows_and_with_the_key(
     config.write_text(f"Host attic\n  User ada\n  IdentityFile {tmp_path / 'id'}\n")
     asked: list[tuple[str | None, str]] = []
 
-    def ask(console: Sequence[str], told: SshFailure, key: str, port: int) -> SshFailure:
-        assert port == 22
+    def ask(
+        console: Sequence[str], told: SshFailure, key: str, port: int, address: str
+    ) -> SshFailure:
+        assert (port, address) == (22, "attic")
         asked.append((told.user, key))
         return told
 
@@ -436,3 +438,31 @@ def test_a_console_is_asked_where_the_host_alone_knows_and_with_the_key(
 
     assert [user for user, _ in asked] == ["ada"]
     assert asked[0][1].startswith("SHA256:")
+
+
+@needs_ssh
+@pytest.mark.parametrize(
+    ("lines", "dialled"),
+    [
+        ("ProxyCommand dial %h %p\n  ProxyUseFdpass yes", (2222, "192.168.77.3")),
+        ("ProxyJump garage", ()),
+    ],
+)
+def test_a_console_is_told_where_ssh_dials_unless_another_host_dials_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, dialled: tuple[object, ...]
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"Host attic\n  HostName 192.168.77.3\n  Port 2222\n  {lines}\n")
+    given: list[tuple[object, ...]] = []
+
+    def ask(console: Sequence[str], told: SshFailure, key: str, *where: object) -> SshFailure:
+        given.append(where)
+        return told
+
+    monkeypatch.setattr(sshtry, "told_by", ask)
+    monkeypatch.setattr(sshtry, "signs_from_here", lambda way: Signs())
+
+    words = "ssh: connect to host 192.168.77.3 port 2222: No route to host"
+    failure_of("attic", config, explain_end("attic", 255, words, ssh=True), ["sh"])
+
+    assert given == [dialled]

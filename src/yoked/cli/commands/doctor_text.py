@@ -101,8 +101,12 @@ def console_script(fleet: Fleet, name: str, output: Output) -> int:
             fix=f"it has: {', '.join(each.name for each in fleet.hosts)}",
         )
     way = way_to(name, fleet.ssh_file) if name != HERE else Way(user=getpass.getuser())
+    is_dialled = way.proxy != "command" and name != HERE
     script = console.script(
-        way.user or getpass.getuser(), key_of(way), None if way.proxy or name == HERE else way.port
+        way.user or getpass.getuser(),
+        key_of(way),
+        way.port if is_dialled else None,
+        addresses=console.addresses_of(way.address) if is_dialled else (),
     )
     if output.json_mode:
         output.result({"host": name, "script": script}, verdict="")

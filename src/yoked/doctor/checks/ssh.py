@@ -77,7 +77,7 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
                 for it in own:
                     said = f"as its console says, {sentence(it.failure)}"
                     text = f"{it.failure.text.rstrip('.')}; {said}"
-                    mend = mend_link(it.name, it.failure)
+                    mend = mend_link(it.name, it.failure, it.config)
                     yield Match(it.name, mend, how=_ON_CONSOLE, to=it.name, text=text)
                 continue
             yield Match(
