@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from yoked.doctor.checks.ssh_mends import (
+    ASK_PROXY,
     AT_CONSOLE,
     COPY_KEY,
+    FREE_WAY,
+    LET_LARGE_IN,
+    OPEN_PORT,
+    REFUSED,
     RUN_COMMANDS,
-    Step,
+    SEE_ARP,
+    SEE_HOLDERS,
+    SEE_LOG,
+    SEE_WHAT_WAITS,
+    Cause,
     as_told,
     ask_nobody,
     give_shell,
@@ -28,7 +37,6 @@ from yoked.doctor.checks.ssh_mends import (
 )
 from yoked.doctor.repairs.files import (
     close_key,
-    close_ssh_folder,
     make_executable,
     name_home,
     renew_pub,
@@ -39,53 +47,6 @@ from yoked.records.examination import SshKind
 _TRAINS = "a run wants all of its hosts"
 _HERE = "the fault is here, not on the hosts"
 
-
-class Cause:
-    """why: what follows from it; mend: what can be done, by hand or by a line."""
-
-    def __init__(self, why: str, *mend: Step) -> None:
-        self.why, self.mend = why, mend
-
-
-# What several causes are mended by.
-_SEE_ARP = there(
-    "where it is on: `ip -br address` has its address, and `ip link` says NOARP where its "
-    "interface answers no ARP: sudo ip link set INTERFACE arp on; where `ip rule` lacks `lookup "
-    "main`: sudo ip rule add pref 32766 table main"
-)
-_SEE_HOLDERS = there(
-    "where a login works there: `cat /etc/hosts.deny`; who holds connections: sudo ss -tnp state "
-    "established '( sport = :22 )'"
-)
-_LET_LARGE_IN = (
-    here(
-        "ping -c 1 -s 1472 {address}    has no answer where large packets are lost, and `ping -c "
-        "1 {address}` has"
-    ),
-    there(
-        "`ip link` says the MTU of its interface: sudo ip link set INTERFACE mtu 1500; `sudo nft "
-        "list ruleset` says whether a rule drops by length; `sysctl net.ipv4.tcp_min_snd_mss` is "
-        "48, at most 536: sudo sysctl -w net.ipv4.tcp_min_snd_mss=48"
-    ),
-)
-_OPEN_PORT = there(
-    "see whether a firewall there, or between, lets this machine in at sshd's port: `sudo nft "
-    "list ruleset`, `sudo ufw status`, `sudo fail2ban-client status sshd`; and whether routes "
-    "lead back: `ip rule` has `lookup main`, `ip route` the network"
-)
-_FREE_WAY = here(
-    "ip route get {address}    says what leads there, or what forbids it; `sudo nft list ruleset` "
-    "has what a firewall here lets out"
-)
-_SEE_LOG = there("sudo journalctl -n 50 --no-pager    tells what happened there")
-_ASK_PROXY = here(
-    "{ssh_v} true    shows whether the jump host, the ProxyCommand or {host} fails; they stand in "
-    "{config}"
-)
-_SEE_WHAT_WAITS = here("{ssh_vvv} true    shows, only to look, what ssh here did last")
-# Only the host knows: it says so to nobody who is not in.
-_REFUSED = (AT_CONSOLE, made(close_ssh_folder, "host"), COPY_KEY)
-
 CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
     "unresolved": {
         "": Cause(f"nobody knows where it is; {_TRAINS}", say_its_address),
@@ -95,25 +56,25 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             "nothing at its address answers: it is off, asleep or elsewhere, a firewall drops "
             f"port 22, or its interface answers no ARP; cannot tell which; {_TRAINS}",
             wake,
-            _SEE_ARP,
+            SEE_ARP,
         ),
         "mute": Cause(
             "it is on, and its port takes connections, but its ssh server says nothing or closes "
             "them: /etc/hosts.deny, a name server that does not answer, all places for logins "
             "taken, no memory left; cannot tell which",
             AT_CONSOLE,
-            _SEE_HOLDERS,
+            SEE_HOLDERS,
         ),
         "large": Cause(
             "it is on; larger packets are lost on the way (the MTU of an interface, a tunnel, a "
             "rule that drops by length), or it is too busy to go on; cannot tell which",
-            *_LET_LARGE_IN,
+            *LET_LARGE_IN,
         ),
         "filtered": Cause(
             "it is on, and this machine gets no answer from its ssh server: a firewall there or "
             "between, a ban of this address, or routes there that do not lead back; cannot tell "
             "which",
-            _OPEN_PORT,
+            OPEN_PORT,
         ),
         "slow": Cause(
             "ssh comes in and programs start there, but an agent takes too long: the host is "
@@ -123,12 +84,12 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
         "silent": Cause(
             "it was reached, and then stopped answering: it was suspended, lost its network, or "
             "is overloaded; cannot tell which",
-            _SEE_LOG,
+            SEE_LOG,
         ),
         "jump": Cause(
             "the host, or what stands between (a jump host, a ProxyCommand), does not answer; "
             "cannot tell which",
-            _ASK_PROXY,
+            ASK_PROXY,
         ),
         "asks": Cause(
             f"the settings of ssh have it ask a program before each connection: {_HERE}",
@@ -144,12 +105,12 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
         ),
         "helper": Cause(
             f"each login waits for that program of this machine: {_HERE}",
-            _SEE_WHAT_WAITS,
+            SEE_WHAT_WAITS,
         ),
         "waits": Cause(
             f"{_HERE}: a name server or a drive that does not answer, an agent or a token that "
             "wants a person, or this machine is too busy; cannot tell which",
-            _SEE_WHAT_WAITS,
+            SEE_WHAT_WAITS,
         ),
     },
     "refused": {
@@ -160,7 +121,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
         "filtered": Cause(
             "its ssh server runs, and this machine is turned away: a ban (fail2ban), or a "
             "firewall that answers so; cannot tell which",
-            _OPEN_PORT,
+            OPEN_PORT,
         ),
     },
     "unreachable": {
@@ -168,24 +129,24 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             "there is no way to it from here: it is off, elsewhere, or answers no ARP; cannot "
             f"tell which; {_TRAINS}",
             wake,
-            _SEE_ARP,
+            SEE_ARP,
         ),
         "filtered": Cause(
             "it is on, and this machine gets no way to its ssh server: a firewall there or "
             "between rejects it, or a route here is wrong; cannot tell which",
-            _OPEN_PORT,
+            OPEN_PORT,
         ),
         "large": Cause(
             "it is on and small packets pass; larger ones are lost on the way",
-            *_LET_LARGE_IN,
+            *LET_LARGE_IN,
         ),
         "forbidden": Cause(
             f"a route or a firewall of this machine forbids the way: {_HERE}",
-            _FREE_WAY,
+            FREE_WAY,
         ),
         "no-route": Cause(
             f"no network of this machine leads there; a VPN or an interface may be down: {_HERE}",
-            _FREE_WAY,
+            FREE_WAY,
         ),
     },
     "host-key": {
@@ -208,13 +169,13 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
     "denied": {
         "": Cause(
             "it does not let our key in, and a run cannot type a password; its sshd knows why",
-            *_REFUSED,
+            *REFUSED,
         ),
         "refused-key": Cause(
             "its sshd refuses the key, and tells nobody outside why: the key is not in the file "
             "that it reads, others may write to that file, the account is locked or not allowed, "
             "or the key is revoked or of a kind that it does not take; cannot tell which",
-            *_REFUSED,
+            *REFUSED,
         ),
         "after-key": Cause(
             "its sshd takes the key, and then refuses the account: it is expired, or kept out by "
@@ -386,20 +347,20 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
         "ended": Cause(
             "something ended the connection: a timeout of sshd, a script that ends logins, a "
             "restart, or the network; what was seen until then counts for nothing",
-            _SEE_LOG,
+            SEE_LOG,
         ),
         "closed": Cause(
             "it is on, and its sshd closes connections before a word is said: all places for "
             "logins taken (MaxStartups), /etc/hosts.deny, a ban of this address, or it is just "
             "starting; cannot tell which",
             AT_CONSOLE,
-            _SEE_HOLDERS,
+            SEE_HOLDERS,
         ),
         "cut": Cause(
             "the connection broke while the two sides agreed on keys: its sshd ended, or "
             "something on the way damages or cuts packets; cannot tell which",
             AT_CONSOLE,
-            _SEE_HOLDERS,
+            SEE_HOLDERS,
         ),
         "altered": Cause(
             "what comes is not what was sent: a rule of a firewall that writes into data, there "
@@ -413,7 +374,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
         ),
         "jump": Cause(
             "what stands between (a jump host, or a ProxyCommand) does not lead to it",
-            _ASK_PROXY,
+            ASK_PROXY,
         ),
         "starting": Cause(
             "the host is starting or going down, and lets nobody in meanwhile",

@@ -9,7 +9,7 @@ from typing import Any
 
 from yoked.doctor.checks.query import at
 from yoked.doctor.repairs.base import by_hand, by_hand_later
-from yoked.doctor.repairs.files import let_use, name_for_ssh, pass_over_block
+from yoked.doctor.repairs.files import close_ssh_folder, let_use, name_for_ssh, pass_over_block
 from yoked.doctor.repairs.fleet import fleet_flag
 from yoked.doctor.repairs.startfiles import leave_out_line, quiet, take_out_variable
 from yoked.doctor.repairs.system import give_login_shell
@@ -76,6 +76,13 @@ class Unreached:
 Step = Callable[[Unreached], tuple[Fix, ...]]
 
 
+class Cause:
+    """why: what follows from it; mend: what can be done, by hand or by a line."""
+
+    def __init__(self, why: str, *mend: Step) -> None:
+        self.why, self.mend = why, mend
+
+
 def there(*words: str) -> Step:
     """What a person does on the host, in lines by hand with `Unreached.values`."""
     return lambda it: tuple(by_hand_later(each)(it.name, **it.values) for each in words)
@@ -101,6 +108,44 @@ AT_CONSOLE = there(
     "and says which fails and what mends it. Its log: {log} (or /var/log/auth.log)"
 )
 COPY_KEY = here("{copy}")
+# What several causes are mended by.
+SEE_ARP = there(
+    "where it is on: `ip -br address` has its address, and `ip link` says NOARP where its "
+    "interface answers no ARP: sudo ip link set INTERFACE arp on; where `ip rule` lacks `lookup "
+    "main`: sudo ip rule add pref 32766 table main"
+)
+SEE_HOLDERS = there(
+    "where a login works there: `cat /etc/hosts.deny`; who holds connections: sudo ss -tnp state "
+    "established '( sport = :22 )'"
+)
+LET_LARGE_IN = (
+    here(
+        "ping -c 1 -s 1472 {address}    has no answer where large packets are lost, and `ping -c "
+        "1 {address}` has"
+    ),
+    there(
+        "`ip link` says the MTU of its interface: sudo ip link set INTERFACE mtu 1500; `sudo nft "
+        "list ruleset` says whether a rule drops by length; `sysctl net.ipv4.tcp_min_snd_mss` is "
+        "48, at most 536: sudo sysctl -w net.ipv4.tcp_min_snd_mss=48"
+    ),
+)
+OPEN_PORT = there(
+    "see whether a firewall there, or between, lets this machine in at sshd's port: `sudo nft "
+    "list ruleset`, `sudo ufw status`, `sudo fail2ban-client status sshd`; and whether routes "
+    "lead back: `ip rule` has `lookup main`, `ip route` the network"
+)
+FREE_WAY = here(
+    "ip route get {address}    says what leads there, or what forbids it; `sudo nft list ruleset` "
+    "has what a firewall here lets out"
+)
+SEE_LOG = there("sudo journalctl -n 50 --no-pager    tells what happened there")
+ASK_PROXY = here(
+    "{ssh_v} true    shows whether the jump host, the ProxyCommand or {host} fails; they stand in "
+    "{config}"
+)
+SEE_WHAT_WAITS = here("{ssh_vvv} true    shows, only to look, what ssh here did last")
+# Only the host knows: it says so to nobody who is not in.
+REFUSED = (AT_CONSOLE, made(close_ssh_folder, "host"), COPY_KEY)
 
 
 def refused_everywhere(its: Sequence[Unreached]) -> tuple[Fix, ...]:
