@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Literal
 
-from yoked.doctor.sshway import OFFER, Signs, Try, Way
+from yoked.doctor.sshway import OFFER, Signs, Try, Way, behind, told_on_the_way
 from yoked.errors import NoPythonError, YokedError
 from yoked.records.examination import SshFailure, SshKind
 from yoked.records.rules import CONTROL
@@ -21,9 +21,12 @@ HERE = frozenset(
     {
         "no-ssh", "config", "config-mode", "narrowed", "key-mode", "passphrase", "no-key",
         "unused-key", "stale-pub", "too-many", "bind", "forbidden", "no-route", "asks", "agent",
-        "helper", "waits",
+        "helper", "waits", "certificate", "key-gone", "kept-keys", "agent-refuses", "agent-lacks",
+        "proxy-gone", "proxy-asks", "proxy-ends",
     }
 )  # fmt: skip
+# Causes that lie on the host, or the jump host, that they name.
+OF_HOP = frozenset({"jump-in", "jump-forbids"})
 _LONGEST = 400
 # Source: yoked.agent.boot.
 _NO_PLACE = "no place for the agent"
@@ -37,6 +40,25 @@ _SIGNATURES = re.compile(r"^debug1: \S+: server-sig-algs=<([^>]*)>", re.MULTILIN
 _KEY_OPTIONS = re.compile(r"^debug1: Remote: (/\S+:\d+): key options:.* command\b", re.MULTILINE)
 # The program that a `Match exec` of ssh's settings runs.
 EXECUTED = re.compile(r"^debug1: Executing command: '(.*)'$", re.MULTILINE)
+_CERTIFIED = re.compile(
+    r"^debug1: Server host certificate: .* CA \S+ (SHA256:\S{43}) ", re.MULTILINE
+)
+_NO_IDENTITY = re.compile(r"^no such identity: (.+): No such file or directory$", re.MULTILINE)
+_HAS_KEYS = re.compile(
+    r"^debug1: get_agent_identities: agent returned [1-9]\d* keys$", re.MULTILINE
+)
+# Of a program that leads to a host: it wants a person; or the way behind it is closed.
+_WANTS_PERSON = re.compile(
+    r"(?i)browser|log ?in\b|sign ?in\b|authenticat|password|passphrase|passcode|"
+    r"verification code|/dev/tty"
+)
+_OF_NETWORK = re.compile(
+    r"(?i)refused|timed? ?out|unreachable|no route|resolve|not known|reset|closed|broken pipe|"
+    r"connection failed|bad gateway|host is down|prohibited"
+)
+_NOT_STARTED = re.compile(
+    r"not found|No such file or directory|cannot execute|Permission denied|Exec format error"
+)
 FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _Table = tuple[tuple[str, SshKind, str], ...]
 # What comes is not what was sent.
@@ -44,11 +66,17 @@ _ALTERED = (
     r"incorrect signature|Corrupted MAC on input|Bad packet length|"
     r"message authentication code incorrect"
 )
+# ssh goes on with the plain key: it is the reason where that is not known, either.
+_BAD_CERTIFICATE = (
+    r"^Certificate invalid: (?P<about>[^\r\n]+)\r?$"
+    r"(?=[\s\S]*^Host key verification failed)(?![\s\S]*HAS CHANGED)"
+)
 # What ssh says, with the kind and the cause; the first that fits.
 _OF_SSH: _Table = (
     (r"^(?P<about>[/~][^:\n]*): line \d+: Bad configuration option", "other", "config"),
     (_ALTERED, "other", "altered"),
     (r"marked as revoked", "host-key", "revoked"),
+    (_BAD_CERTIFICATE, "host-key", "host-certificate"),
     (OFFER.pattern, "other", "no-match"),
     (r"Too many authentication failures", "denied", "too-many"),
     (r"stdio forwarding failed|proxy dialer did not pass back", "other", "jump"),
@@ -143,10 +171,14 @@ def _line_of(words: str, found: re.Match[str]) -> str:
     return words[begin : len(words) if end < 0 else end].strip("\r@ ").removeprefix("debug1: ")
 
 
-def wants_try(told: SshFailure) -> bool:
+def wants_try(told: SshFailure, way: Way = Way()) -> bool:  # noqa: B008 - it is frozen
     """Whether one more try could tell more."""
+    if told.kind not in ("shell", "python") and told.cause in ("", "jump") and way.hops:
+        return True
+    if told.cause == "jump":
+        return bool(way.proxy)
     by_words = told.cause and (told.kind, told.cause) != ("shell", "sftp-only")
-    return told.kind in ("timeout", "denied", "shell", "other") and not by_words
+    return told.kind in ("timeout", "denied", "shell", "other", "host-key") and not by_words
 
 
 def explained(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFailure:
@@ -154,6 +186,16 @@ def explained(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFailur
 
     signs: as seen from here, or, for a failure that was explained already, from another host.
     """
+    own = behind(tried.words, way) if way.proxy else tried.words
+    if own is None and told.kind not in ("shell", "python"):
+        found = _of_hop(told, way, tried) if way.hops else _of_program(told, way, tried)
+        if found is not None:
+            return found
+    elif own is not None and way.hops:
+        # What a jump host took says nothing of the host.
+        tried = replace(tried, words=own)
+    if told.kind == "host-key":
+        return _of_host_key(told, tried)
     if told.kind in ("shell", "denied"):
         told = replace(told, user=way.user)
     if told.kind == "shell":
@@ -167,12 +209,75 @@ def explained(told: SshFailure, way: Way, tried: Try, signs: Signs) -> SshFailur
 
 def stage_of(tried: Try, way: Way) -> Literal["", "connected", "spoken", "in"]:
     """How far a try came: nothing answered, TCP connected, the server said its name, logged in."""
-    if _CAME_IN.search(tried.words):
+    words = (behind(tried.words, way) or "") if way.hops else tried.words
+    if _CAME_IN.search(words):
         return "in"
-    if "Remote protocol version" in tried.words:
+    if "Remote protocol version" in words:
         return "spoken"
     connected = "debug1: Connection established." in tried.words
     return "connected" if connected and not way.proxy else ""
+
+
+def _of_hop(told: SshFailure, way: Way, tried: Try) -> SshFailure | None:
+    """ssh came to no sshd of the host; its words are those of the jump hosts.
+
+    None: they do not tell which of these it is.
+    """
+    words = f"{told.text}\n{tried.words}"
+    passed = len(_CAME_IN.findall(tried.words))
+    said = " / ".join(told_on_the_way(tried.words) or told_on_the_way(told.text))[:_LONGEST]
+    if "administratively prohibited" in words:
+        hop = way.hops[min(max(passed, 1), len(way.hops)) - 1]
+        text = f"the jump host {hop} lets ssh in, and opens no connection on from there: {said}"
+        return replace(told, kind="other", text=text, cause="jump-forbids", about=hop)
+    if "open failed" in words:
+        hop = way.hops[min(max(passed, 1), len(way.hops)) - 1]
+        text = f"the jump host {hop} lets ssh in, and gets no way on from there: {said}"
+        return replace(told, kind="other", text=text, cause="jump-on", about=hop)
+    # ssh itself does not dial. Where nobody did, or nobody said why, it is not known who waits.
+    if passed >= len(way.hops) or not said:
+        return None
+    hop = way.hops[passed]
+    text = f"ssh does not come into the jump host {hop}: {said}"
+    return replace(told, kind="other", text=text, cause="jump-in", about=hop)
+
+
+def _of_program(told: SshFailure, way: Way, tried: Try) -> SshFailure | None:
+    """ssh came to no sshd; its words are those of its ProxyCommand. None: they do not tell."""
+    said = told_on_the_way(tried.words)
+    # Where ssh got a socket of it, it has done its part.
+    is_done = way.proxy == "socket" and "Local version string" in tried.words
+    if not said or not way.program or is_done:
+        return None
+    words = " / ".join(map(_without_secrets, said))[:_LONGEST]
+    named = f"the ProxyCommand of ssh here, `{way.program}`,"
+    if any(way.program in line and _NOT_STARTED.search(line) for line in said):
+        text = f"{named} does not start: {words}"
+        return replace(told, kind="other", text=text, cause="proxy-gone", about=way.program)
+    is_over = told.kind != "timeout"
+    does = "ends before it leads there" if is_over else "waits, and leads nowhere"
+    text = f"{named} {does}, and says: {words}"
+    if any(map(_WANTS_PERSON.search, said)):
+        return replace(told, text=text, cause="proxy-asks", about=way.program)
+    if not is_over or told.kind != "other" or any(map(_OF_NETWORK.search, said)):
+        return replace(told, text=text, cause="jump") if told.kind in ("other", "timeout") else None
+    return replace(told, text=text, cause="proxy-ends", about=way.program)
+
+
+def _without_secrets(line: str) -> str:
+    """A line of a program here, without what an address in it may let in with."""
+    line = re.sub(r"(\w://)[^/\s@]*@", r"\1", line)
+    return re.sub(r"(\w://[^\s?#]+)[?#]\S+", r"\1?...", line)
+
+
+def _of_host_key(told: SshFailure, tried: Try) -> SshFailure:
+    """ssh does not know the host's key."""
+    certified = _CERTIFIED.search(tried.words)
+    is_unknown = "debug1: No matching CA found" in tried.words and not told.cause
+    if not certified or not is_unknown or "HAS CHANGED" in tried.words:
+        return told
+    text = f"{told.text.rstrip('.')}; its certificate is signed by {certified[1]}"
+    return replace(told, text=text, cause="authority", about=certified[1])
 
 
 def _of_shell(told: SshFailure, tried: Try) -> SshFailure:
@@ -196,11 +301,23 @@ def _of_login(told: SshFailure, way: Way, tried: Try) -> SshFailure:
         "key-mode": f"others may read the key {about}, so ssh passes over it",
         "stale-pub": f"{about}.pub is of another key than {about}, and ssh offers that one",
         "second-factor": "the key alone was a partial success",
+        "certificate": f"the certificate {about} {dict(way.certificates).get(about)}",
+        "key-gone": f"there is no {about}, which the settings of ssh name",
+        "agent-refuses": f"its key agent refused to sign with the key {about}",
+        "refused-cert": f"the key was {about}, and came with a certificate, too",
         **dict.fromkeys(("refused-key", "after-key", "unused-key"), f"the key was {about}"),
     }
     is_said = cause == "key-mode" and "too open" in told.text
     more = f"; {shown[cause]}" if about and cause in shown and not is_said else ""
+    missing = _missing_of(tried.words, way)
+    if missing and cause == "refused-key":
+        more += f"; there is no {missing}, which the settings of ssh name"
     return replace(told, text=f"{told.text.rstrip('.')}{more}", cause=cause, about=about)
+
+
+def _missing_of(words: str, way: Way) -> str:
+    """A key that ssh's settings name, and that is not there; "": none."""
+    return next((each for each in _NO_IDENTITY.findall(words) if each in way.gone), "")
 
 
 def _why_denied(words: str, way: Way) -> tuple[str, str]:
@@ -209,7 +326,8 @@ def _why_denied(words: str, way: Way) -> tuple[str, str]:
     if not methods:
         return "", ""
     if (found := _TOO_OPEN.search(words)) and found[1] in way.loose:
-        return "key-mode", found[1]
+        # The public half alone: the other one should be in an agent.
+        return "agent-lacks" if found[1].endswith(".pub") else "key-mode", found[1]
     if "partial success" in words:
         return "second-factor", methods[-1]
     if "publickey" not in methods[0].split(","):
@@ -219,18 +337,35 @@ def _why_denied(words: str, way: Way) -> tuple[str, str]:
     accepted, offered = list(_ACCEPTED.finditer(words)), _OFFERED.findall(words)
     if accepted:
         return _why_not_signed(words[accepted[-1].end() :], accepted[-1][1], way)
-    if offered:
-        kinds = [kind for each in offered if (kind := _kind_of(each))]
-        taken = _SIGNATURES.findall(words)
-        if kinds and taken and not any(_is_taken(kind, taken[-1]) for kind in kinds):
-            return "algorithm", ""
-        # ssh names the file of each key that it offers.
-        stale = [each for each in way.stale if any(key.startswith(each) for key in offered)]
-        if stale and len(stale) == len(offered):
-            return "stale-pub", stale[0]
-        prints = FINGERPRINT.findall("\n".join(offered))
-        return "refused-key", prints[0] if len(prints) == 1 else ""
-    return ("passphrase", way.locked[0]) if way.locked else ("no-key", "")
+    return _why_refused(words, offered, way) if offered else _why_none_offered(words, way)
+
+
+def _why_refused(words: str, offered: list[str], way: Way) -> tuple[str, str]:
+    """Why no key that was offered is taken."""
+    kinds = [kind for each in offered if (kind := _kind_of(each))]
+    taken = _SIGNATURES.findall(words)
+    if kinds and taken and not any(_is_taken(kind, taken[-1]) for kind in kinds):
+        return "algorithm", ""
+    # ssh names the file of each key that it offers.
+    stale = [each for each in way.stale if any(key.startswith(each) for key in offered)]
+    if stale and len(stale) == len(offered):
+        return "stale-pub", stale[0]
+    plain = [each for each in offered if "-CERT SHA256:" not in each]
+    has_certificate = len(plain) < len(offered)
+    for path, flaw in way.certificates if has_certificate else ():
+        if flaw:
+            return "certificate", path
+    prints = FINGERPRINT.findall("\n".join(plain or offered))
+    cause = "refused-cert" if has_certificate else "refused-key"
+    return cause, prints[0] if len(prints) == 1 else ""
+
+
+def _why_none_offered(words: str, way: Way) -> tuple[str, str]:
+    if way.locked:
+        return "passphrase", way.locked[0]
+    if missing := _missing_of(words, way):
+        return "key-gone", missing
+    return ("kept-keys" if way.is_files_only and _HAS_KEYS.search(words) else "no-key"), ""
 
 
 def _why_not_signed(after: str, key: str, way: Way) -> tuple[str, str]:
@@ -239,9 +374,11 @@ def _why_not_signed(after: str, key: str, way: Way) -> tuple[str, str]:
     shown = found[0] if found else ""
     if _METHODS.search(after) or re.search(r"^Connection (?:closed|reset) by", after, re.MULTILINE):
         return "after-key", shown
+    if "agent refused operation" in after:
+        return "agent-refuses", shown
     for path in way.locked:
         # ssh names the file of a key that no agent has.
-        if key.startswith(path) and "refused operation" not in after:
+        if key.startswith(path):
             return "passphrase", path
     return "unused-key", shown
 

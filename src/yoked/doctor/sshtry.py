@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from yoked.doctor.sshway import (
     Signs,
     Try,
     Way,
+    flaw_of,
     is_narrowed,
     louder_left_out,
     turn_of,
@@ -46,7 +48,7 @@ from yoked.remote.client import AgentClient
 from yoked.remote.ssh import NoAgentError, ssh_argv
 from yoked.remote.transport import kill_way
 
-_LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "other")
+_LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "host-key", "other")
 # The shell there runs what it is told, and something is in the way of the agent.
 _RUNS = frozenset({("python", ""), ("python", "died"), ("shell", "")})
 # There is an interpreter, and it does not run.
@@ -56,7 +58,7 @@ _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "timeout": ("", "mute", "filtered", "large", "slow"),
     "refused": ("",),
     "unreachable": ("",),
-    "denied": ("", "refused-key", "after-key", "expired"),
+    "denied": ("", "refused-key", "refused-cert", "after-key", "expired"),
     "shell": ("", "hangs", "chroot"),
     "other": ("", "closed", "cut", "altered"),
 }
@@ -140,14 +142,16 @@ def _failure_by_trying(host: str, ssh_config: Path | None, problem: YokedError) 
         return replace(told, cause="narrowed")
     if told.cause == "config-mode" and not _is_of_ssh(told.about, ssh_config):
         return replace(told, cause="config", about="")
-    if not isinstance(problem, NoAgentError) or told.kind not in _LOOKED_AT:
+    if not isinstance(problem, NoAgentError):
         return told
     way = way_to(host, ssh_config)
+    if told.kind not in _LOOKED_AT and not way.hops:
+        return told
     if told.kind in ("shell", "denied"):
         told = replace(told, user=way.user)
-    if told.kind == "unreachable" and not told.cause:
+    if told.kind == "unreachable" and not told.cause and not way.hops:
         return explained(told, way, Try(), signs_from_here(way))
-    if not wants_try(told):
+    if not wants_try(told, way):
         return told
     tried = try_again(host, ssh_config)
     if told.kind == "timeout" and tried.turn == "here" and stage_of(tried, way) != "in":
@@ -385,12 +389,20 @@ def _address(way: Way) -> str | None:
 def _with_keys(way: Way) -> Way:
     """The same, with what keeps its keys from being used."""
     # What has a token of ssh's in its name stays unknown.
-    files = [str(Path(each).expanduser()) for each in way.files if each.startswith(("~/", "/"))]
+    files = [_plain(each) for each in way.files if each.startswith(("~/", "/"))]
     modes = {each: mode for each in files if (mode := _mode_of(each)) is not None}
     told = {each: run_here("ssh-keygen", "-y", "-P", "", "-f", each) for each in modes}
     known = {each: done for each, done in told.items() if done is not None}
+    pairs = [f"{each}-cert.pub" for each in files] + [each for each, _ in way.certificates]
+    certified = {each: run_here("ssh-keygen", "-L", "-f", each) for each in map(_plain, pairs)
+                 if Path(each).is_file()}  # fmt: skip
+    # ssh-keygen tells local time.
+    now = datetime.now(UTC).astimezone().replace(tzinfo=None)
     return replace(
         way,
+        gone=tuple(each for each in files if each not in modes),
+        certificates=tuple((each, flaw_of(done.stdout, way.user, now))
+                           for each, done in certified.items() if done and not done.returncode),
         loose=tuple(each for each, mode in modes.items() if mode & _OF_OTHERS),
         locked=tuple(each for each, done in known.items()
                      if done.returncode and "passphrase" in done.stderr),
@@ -398,6 +410,10 @@ def _with_keys(way: Way) -> Way:
         stale=tuple(each for each, done in known.items()
                     if not done.returncode and _is_stale(each, done.stdout)),
     )  # fmt: skip
+
+
+def _plain(path: str) -> str:
+    return str(Path(path).expanduser())
 
 
 def key_of(way: Way) -> str:

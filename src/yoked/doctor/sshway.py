@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import getopt
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePath
 from typing import Literal
+
+from yoked.records.rules import CONTROL
 
 OFFER = re.compile(r"no matching ([\w ]+) found\. Their offer: (\S+)")
 # As `ssh -G` calls what the two sides did not agree on.
@@ -29,9 +35,12 @@ class Way:
 
     address, port: where to; user: who comes in there. proxy: "" where ssh dials itself, "socket"
     where another program dials for it, "command" where it speaks through one, or through a host.
-    files: keys and configurations that it reads; loose: those of the keys that others may read;
-    locked: those that want a passphrase; stale: those whose .pub is of another key. agent: the
-    socket of its key agent, "" where it asks none.
+    hops: the jump hosts, the first first; program: what the ProxyCommand starts, without what it is
+    told, which may be secret. files: keys and configurations that it reads; loose: those of the
+    keys that others may read; locked: those that want a passphrase; stale: those whose .pub is of
+    another key; gone: those that are not there. certificates: of these keys, each with what is
+    wrong with it, "" where nothing is. agent: the socket of its key agent, "" where it asks none;
+    is_files_only: whether it offers no other keys of the agent than those of its files.
     """
 
     address: str = ""
@@ -42,7 +51,12 @@ class Way:
     loose: tuple[str, ...] = ()
     locked: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    certificates: tuple[tuple[str, str], ...] = ()
     agent: str = ""
+    hops: tuple[str, ...] = ()
+    program: str = ""
+    is_files_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,22 @@ _THERE = re.compile(r"debug1: (?:Connecting to |Executing proxy |Local version)|
 _OURS = re.compile(r"receive packet: type|debug1: Executing command")
 _QUIETER = re.compile(r"^debug[23]: .*\n?", re.MULTILINE)
 
+_SPOKEN = "debug1: Remote protocol version"
+# Source: ssh(1).
+_SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
+# Lines of ssh's own, where it did not come to a host.
+_OWN = re.compile(
+    r"debug\d: |OpenSSH_|kex_exchange_identification: |Connection closed by UNKNOWN|banner exchange"
+    r"|Connection timed out during banner|Connection to UNKNOWN|mm_receive_fd: |proxy dialer did "
+    r"|Authenticated to |Transferred: |Bytes per second: |Pseudo-terminal will not"
+    r"|Warning: Permanently added"
+)
+# As `ssh-keygen -L` tells of a certificate, in local time.
+_TIME = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
+_SINCE = re.compile(rf"^ *Valid: (?:from|after) {_TIME}", re.MULTILINE)
+_UNTIL = re.compile(rf"^ *Valid: (?:from \S+ to|before) {_TIME}", re.MULTILINE)
+_PRINCIPALS = re.compile(r"^ *Principals: *\n((?: {16,}\S+\n)+)", re.MULTILINE)
+
 
 def turn_of(words: str) -> Literal["", "here", "there"]:
     """Whose turn it is. words: of `ssh -vvv`, up to where it stopped.
@@ -137,14 +167,77 @@ def way_of(said: str | None) -> Way:
     if first("proxycommand") or first("proxyjump"):
         proxy = "socket" if first("proxyusefdpass") == "yes" else "command"
     port = first("port")
+    program, hops = _through(first("proxycommand"))
+    if first("proxyjump"):
+        hops = tuple(map(_name_of, first("proxyjump").split(",")))
     return Way(
         address=first("hostname"),
         port=int(port) if port.isdecimal() else 22,
         user=first("user") or None,
         proxy=proxy,
         files=tuple(each.strip('"') for each in told.get("identityfile", ())),
+        certificates=tuple((each.strip('"'), "") for each in told.get("certificatefile", ())),
         agent=first("identityagent"),
+        hops=hops,
+        program=program,
+        is_files_only=first("identitiesonly") == "yes",
     )
+
+
+def _through(command: str) -> tuple[str, tuple[str, ...]]:
+    """What a ProxyCommand starts, and the jump host where that is another ssh."""
+    try:
+        words = shlex.split(command)
+        words = words[1:] if words[:1] == ["exec"] else words
+        if not words:
+            return "", ()
+        if PurePath(words[0]).name != "ssh":
+            return words[0], ()
+        options, rest = getopt.gnu_getopt(words[1:], _SSH_OPTIONS)
+    except (ValueError, getopt.GetoptError):
+        # It is for the shell to read.
+        return "", ()
+    is_jump = rest and any(name == "-W" for name, _ in options)
+    return words[0], (_name_of(rest[0]),) if is_jump else ()
+
+
+def _name_of(hop: str) -> str:
+    """A jump host as other settings call it: without the user and the port."""
+    name = hop.removeprefix("ssh://").rpartition("@")[2]
+    return name.partition(":")[0] if name.count(":") == 1 else name
+
+
+def behind(words: str, way: Way) -> str | None:
+    """What `ssh -v` said since it spoke with the host itself; None: it did not come so far.
+
+    Before that a jump host, or a program that leads there, says what it likes.
+    """
+    found = words.find(f"Authenticating to {way.address.lower()}:{way.port} as ")
+    if found < 0:
+        return None
+    return words[max(0, words.rfind(_SPOKEN, 0, found)) :]
+
+
+def told_on_the_way(words: str) -> list[str]:
+    """What was said by a program that leads to a host, line by line. words: of ssh, with it."""
+    lines = (CONTROL.sub("", line).strip() for line in words.splitlines())
+    return [line for line in lines if line and not _OWN.match(line)]
+
+
+def flaw_of(said: str, user: str | None, now: datetime) -> str:
+    """What is wrong with a key's certificate; "": nothing that is to be seen here.
+
+    said: by `ssh-keygen -L`; user: who comes in with it; now: by the clock of this machine.
+    """
+    if (found := _UNTIL.search(said)) and datetime.fromisoformat(found[1]) <= now:
+        return f"expired at {found[1]}"
+    if (found := _SINCE.search(said)) and now < datetime.fromisoformat(found[1]):
+        return f"is not valid before {found[1]}"
+    found = _PRINCIPALS.search(said)
+    names = found[1].split() if found else []
+    if names and user and user not in names:
+        return f"is for {', '.join(names)} and not for {user}"
+    return ""
 
 
 def is_narrowed(text: str, own: Mapping[str, str], usual: Mapping[str, str]) -> bool:

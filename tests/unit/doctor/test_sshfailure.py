@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import get_args
 
 import pytest
@@ -14,6 +15,7 @@ from yoked.doctor.sshway import (
     Signs,
     Try,
     Way,
+    flaw_of,
     is_narrowed,
     louder_left_out,
     turn_of,
@@ -94,6 +96,12 @@ BOOTING = (
     "System is booting up. Unprivileged users are not permitted to log in yet.\n"
     "Connection closed by 192.168.1.12 port 22"
 )
+NO_HOST_KEY = (
+    "No ED25519 host key is known for attic and you have requested strict checking.\n"
+    "Host key verification failed."
+)
+BAD_CERTIFICATE = f"Certificate invalid: expired\r\n{NO_HOST_KEY}"
+CHANGED = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @"
 MISTYPED = (
     "/home/ada/.ssh/config: line 3: Bad configuration option: hostnam\n"
     "/home/ada/.ssh/config: terminating, 1 bad configuration options"
@@ -105,6 +113,16 @@ NO_MATCH = "Unable to negotiate with 192.168.1.12 port 22: no matching"
     ("said", "kind", "cause", "about"),
     [
         (REVOKED, "host-key", "revoked", ""),
+        (BAD_CERTIFICATE, "host-key", "host-certificate", "expired"),
+        (BAD_CERTIFICATE.replace("expired", "not yet valid"), "host-key", "host-certificate",
+         "not yet valid"),
+        (BAD_CERTIFICATE.replace("expired", "name is not a listed principal"), "host-key",
+         "host-certificate", "name is not a listed principal"),
+        # It may be another machine: what its certificate lacks is the least of it.
+        (f"Certificate invalid: expired\r\n{CHANGED}\nHost key verification failed.",
+         "host-key", "", ""),
+        # The plain key was known, and ssh went on.
+        (f"Certificate invalid: expired\r\n{DENIED}", "denied", "", ""),
         (f"{NO_MATCH} key exchange method found. Their offer: diffie-hellman-group1-sha1",
          "other", "no-match", ""),
         (f"{NO_MATCH} host key type found. Their offer: ssh-rsa", "other", "no-match", ""),
@@ -207,10 +225,41 @@ PARTIAL = (
 EXT = "debug1: kex_input_ext_info: server-sig-algs=<rsa-sha2-512,rsa-sha2-256>\n"
 
 
+CERTIFIED = (
+    f"{OFFERED}{METHODS}debug1: Offering public key: /home/ada/.ssh/id_ed25519 ED25519-CERT {PRINT}"
+    f" explicit\n{METHODS}"
+)
+CERTIFICATE = f"{OWN}-cert.pub"
+HAS_KEYS = "debug1: get_agent_identities: agent returned 1 keys\n"
+GONE = (
+    f"{KEYED}{HAS_KEYS}{METHODS}debug1: Trying private key: {OWN}\n"
+    f"no such identity: {OWN}: No such file or directory\n"
+)
+REFUSES = (
+    f'sign_and_send_pubkey: signing failed for ED25519 "{OWN}" from agent: agent refused operation'
+)
+
+
 @pytest.mark.parametrize(
     ("words", "way", "cause", "about"),
     [
         (f"{OFFERED}{METHODS}", Way(), "refused-key", PRINT),
+        (CERTIFIED, Way(certificates=((CERTIFICATE, "expired at 2026-11-26T21:12:15"),)),
+         "certificate", CERTIFICATE),
+        (CERTIFIED, Way(certificates=((CERTIFICATE, ""),)), "refused-cert", PRINT),
+        # Nobody was shown it.
+        (f"{OFFERED}{METHODS}", Way(certificates=((CERTIFICATE, "expired at noon"),)),
+         "refused-key", PRINT),
+        (GONE, Way(gone=(OWN,)), "key-gone", OWN),
+        (GONE, Way(gone=(OWN,), is_files_only=True), "key-gone", OWN),
+        # Who writes that into a greeting names no file of this machine.
+        (GONE, Way(), "no-key", ""),
+        (f"{KEYED}{HAS_KEYS}{METHODS}", Way(is_files_only=True), "kept-keys", ""),
+        (f"{KEYED}{HAS_KEYS}{METHODS}", Way(), "no-key", ""),
+        (f"{KEYED}{METHODS}", Way(is_files_only=True), "no-key", ""),
+        (f"{ACCEPTED}{REFUSES}\n", Way(), "agent-refuses", PRINT),
+        (f"{ACCEPTED}{TOO_OPEN}".replace(OWN, f"{OWN}.pub"), Way(loose=(f"{OWN}.pub",)),
+         "agent-lacks", f"{OWN}.pub"),
         (f"{EXT}{OFFERED}{METHODS}", Way(), "algorithm", ""),
         (f"{KEYED}{METHODS}debug1: send_pubkey_test: no mutual signature algorithm\n", Way(),
          "algorithm", ""),
@@ -220,7 +269,7 @@ EXT = "debug1: kex_input_ext_info: server-sig-algs=<rsa-sha2-512,rsa-sha2-256>\n
         (ACCEPTED, Way(locked=(OWN,)), "passphrase", OWN),
         (ACCEPTED, Way(), "unused-key", PRINT),
         (f"{ACCEPTED}sign_and_send_pubkey: signing failed: agent refused operation\n",
-         Way(locked=(OWN,)), "unused-key", PRINT),
+         Way(locked=(OWN,)), "agent-refuses", PRINT),
         (f"{ACCEPTED}{TOO_OPEN}", Way(loose=(OWN,)), "key-mode", OWN),
         # Who writes that into a greeting does not get the mode of another file changed.
         (f"Permissions 0644 for '/etc/passwd' are too open.\n{OFFERED}{METHODS}", Way(),
@@ -242,6 +291,71 @@ def test_how_far_a_key_comes_tells_why_it_does_not_let_in(
 
     assert (failure.kind, failure.cause, failure.about) == ("denied", cause, about)
     assert failure.text.startswith(DENIED.rstrip("."))
+
+
+def test_what_is_wrong_with_a_key_here_is_told_beside_what_the_host_said() -> None:
+    expired = Way(certificates=((CERTIFICATE, "expired at 2026-11-26T21:12:15"),))
+    some_gone = Way(gone=("/home/ada/.ssh/lab",))
+    words = f"{OFFERED}{METHODS}no such identity: /home/ada/.ssh/lab: No such file or directory\n"
+
+    failure = explained(ended(DENIED), expired, Try(CERTIFIED), Signs())
+    other = explained(ended(DENIED), some_gone, Try(words), Signs())
+
+    assert failure.text.endswith(f"the certificate {CERTIFICATE} expired at 2026-11-26T21:12:15")
+    assert (other.cause, other.about) == ("refused-key", PRINT)
+    assert other.text.endswith("there is no /home/ada/.ssh/lab, which the settings of ssh name")
+
+
+# As `ssh-keygen -L` of OpenSSH 9.2 tells of them.
+LISTED = """id-cert.pub:
+        Type: ssh-ed25519-cert-v01@openssh.com user certificate
+        Serial: 0
+        Valid: {valid}
+        Principals: {names}
+        Critical Options: (none)
+        Extensions: 
+                permit-pty
+"""  # noqa: W291 - as it is written
+TWO_NAMES = "\n                root\n                ada"
+
+
+@pytest.mark.parametrize(
+    ("valid", "names", "flaw"),
+    [
+        ("from 2026-11-12T21:12:15 to 2026-11-26T21:12:15", TWO_NAMES,
+         "expired at 2026-11-26T21:12:15"),
+        ("before 2026-11-26T21:12:15", TWO_NAMES, "expired at 2026-11-26T21:12:15"),
+        ("from 2026-11-28T21:12:15 to 2026-12-02T21:12:15", TWO_NAMES,
+         "is not valid before 2026-11-28T21:12:15"),
+        ("after 2026-11-28T21:12:15", TWO_NAMES, "is not valid before 2026-11-28T21:12:15"),
+        ("forever", "\n                bob", "is for bob and not for ada"),
+        ("from 2026-11-12T21:12:15 to 2026-12-02T21:12:15", TWO_NAMES, ""),
+        ("forever", "(none)", ""),
+    ],
+)  # fmt: skip
+def test_a_certificate_tells_itself_whether_it_counts(valid: str, names: str, flaw: str) -> None:
+    now = datetime(2026, 11, 27, 21, 12, 15)  # noqa: DTZ001 - ssh-keygen tells local time
+
+    assert flaw_of(LISTED.format(valid=valid, names=names), "ada", now) == flaw
+
+
+SHOWS_CERTIFICATE = (
+    "debug1: Server host certificate: ssh-ed25519-cert-v01@openssh.com SHA256:J8Gm, serial 0 ID "
+    f'"attic" CA ssh-ed25519 {PRINT} valid from 2026-11-26T21:13:08 to 2026-12-02T21:13:08\n'
+    "debug1: No matching CA found. Retry with plain key\n"
+)
+
+
+def test_an_authority_that_nobody_here_knows_is_told_from_a_key_that_nobody_knows() -> None:
+    failure, changed = ended(NO_HOST_KEY), ended(CHANGED)
+
+    told = explained(failure, Way(), Try(f"{SHOWS_CERTIFICATE}{NO_HOST_KEY}"), Signs())
+
+    assert wants_try(failure)
+    assert (told.kind, told.cause, told.about) == ("host-key", "authority", PRINT)
+    assert explained(failure, Way(), Try(NO_HOST_KEY), Signs()) == failure
+    words = f"{SHOWS_CERTIFICATE}{CHANGED}"
+    assert explained(changed, Way(), Try(words), Signs()) == changed
 
 
 TIMEOUT = SshFailure("timeout", "attic: no agent answered in 8 s")
@@ -366,6 +480,146 @@ def test_a_connection_that_is_closed_is_told_by_when(
     failure = explained(told, way, Try(words), Signs())
 
     assert (failure.kind, failure.cause) == (kind, cause)
+
+
+HOPS = Way(address="192.168.1.12", proxy="command", hops=("gate", "cellar"))
+ONE_HOP = replace(HOPS, hops=("gate",))
+IN_GATE = (
+    "debug1: Executing proxy command: exec ssh -v -W '[192.168.1.12]:22' gate\n"
+    "debug1: Connecting to 10.0.0.1 [10.0.0.1] port 22.\ndebug1: Connection established.\n"
+    "debug1: Remote protocol version 2.0, remote software version OpenSSH_9.6p1\n"
+    "debug1: Authenticating to 10.0.0.1:22 as 'ada'\n"
+    f"{METHODS}debug1: Offering public key: {KEY} explicit\n"
+    f"debug1: Server accepts key: {KEY} explicit\n"
+    'Authenticated to 10.0.0.1 ([10.0.0.1]:22) using "publickey".\n'
+)
+IN_CELLAR = 'Authenticated to cellar (via proxy) using "publickey".\n'
+ENDS = (
+    "stdio forwarding failed\nkex_exchange_identification: Connection closed by remote host\n"
+    "Connection closed by UNKNOWN port 65535\n"
+)
+PROHIBITED = f"channel 0: open failed: administratively prohibited: open failed\n{ENDS}"
+REFUSED_BEHIND = f"channel 0: open failed: connect failed: Connection refused\n{ENDS}"
+AT_HOST = (
+    "debug1: Remote protocol version 2.0, remote software version OpenSSH_9.2p1\n"
+    f"debug1: Authenticating to 192.168.1.12:22 as 'ada'\n{METHODS}"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "way", "cause", "about"),
+    [
+        (PROHIBITED, IN_GATE + PROHIBITED, ONE_HOP, "jump-forbids", "gate"),
+        (PROHIBITED, IN_GATE + PROHIBITED, HOPS, "jump-forbids", "gate"),
+        (PROHIBITED, IN_GATE + IN_CELLAR + PROHIBITED, HOPS, "jump-forbids", "cellar"),
+        # A ProxyCommand `ssh -W` is not told to be talkative.
+        (PROHIBITED, PROHIBITED, ONE_HOP, "jump-forbids", "gate"),
+        (REFUSED_BEHIND, IN_GATE + REFUSED_BEHIND, ONE_HOP, "jump-on", "gate"),
+        (f"{DENIED}\n{ENDS}", f"{KEYED}{METHODS}{DENIED}\n{ENDS}", ONE_HOP, "jump-in", "gate"),
+        (f"{DENIED}\n{ENDS}", f"{IN_GATE}{DENIED}\n{ENDS}", HOPS, "jump-in", "cellar"),
+        (f"ssh: connect to host gate port 22: Connection refused\n{ENDS}",
+         f"ssh: connect to host gate port 22: Connection refused\n{ENDS}", HOPS, "jump-in", "gate"),
+        (f"{NO_HOST_KEY}\n{ENDS}", f"{NO_HOST_KEY}\n{ENDS}", ONE_HOP, "jump-in", "gate"),
+    ],
+)  # fmt: skip
+def test_what_a_jump_host_does_not_do_is_not_the_hosts_fault(
+    said: str, words: str, way: Way, cause: str, about: str
+) -> None:
+    failure = ended(said)
+
+    assert wants_try(failure, way)
+    told = explained(failure, way, Try(words), Signs())
+
+    assert (told.kind, told.cause, told.about) == ("other", cause, about)
+    assert about in told.text
+    assert words.splitlines()[-4].removeprefix("debug1: ") in told.text
+
+
+def test_behind_a_jump_host_that_does_its_part_the_hosts_own_words_count() -> None:
+    denied = explained(ended(DENIED), ONE_HOP, Try(f"{IN_GATE}{AT_HOST}{DENIED}"), Signs())
+    silent = explained(TIMEOUT, ONE_HOP, Try(f"{IN_GATE}{AT_HOST}"), Signs())
+
+    assert (denied.kind, denied.cause) == ("denied", "no-key")
+    assert (silent.kind, silent.cause) == ("timeout", "large")
+    assert explained(TIMEOUT, ONE_HOP, Try(IN_GATE), Signs()).cause == "jump"
+
+
+PROGRAM = Way(address="192.168.1.12", proxy="command", program="cloudflared")
+LEADS = "debug1: Executing proxy command: exec cloudflared access ssh --hostname attic\n"
+NO_END = "kex_exchange_identification: Connection closed by remote host\n"
+BROWSER = (
+    "A browser window should have opened at the following URL:\n"
+    "https://ada:pw@home.example.com/cdn-cgi/access/cli?token=abc\n"
+)
+NOT_THERE = f"{LEADS}/bin/bash: line 1: exec: cloudflared: not found\n{NO_END}"
+NOT_EXECUTABLE = (
+    f"{LEADS}/bin/bash: line 1: exec: cloudflared: cannot execute: Permission denied\n{NO_END}"
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "words", "kind", "cause"),
+    [
+        (TIMEOUT, LEADS + BROWSER, "timeout", "proxy-asks"),
+        (CLOSED, f"{LEADS}Password: sh: cannot open /dev/tty: No such device\n{NO_END}",
+         "other", "proxy-asks"),
+        (CLOSED, NOT_THERE, "other", "proxy-gone"),
+        (ended(NOT_EXECUTABLE), NOT_EXECUTABLE, "other", "proxy-gone"),
+        (CLOSED, f"{LEADS}no such profile: lab\n{NO_END}", "other", "proxy-ends"),
+        # The way behind it is closed: that may be the host's fault.
+        (CLOSED, f"{LEADS}failed to connect to origin: connection refused\n{NO_END}",
+         "other", "jump"),
+        (CLOSED, f"{LEADS}{NO_END}", "other", "jump"),
+        (TIMEOUT, f"{LEADS}INF connection registered\n", "timeout", "jump"),
+        (TIMEOUT, LEADS, "timeout", "jump"),
+    ],
+)  # fmt: skip
+def test_a_program_that_should_lead_to_a_host_is_heard(
+    told: SshFailure, words: str, kind: str, cause: str
+) -> None:
+    failure = explained(told, PROGRAM, Try(words), Signs())
+
+    assert (failure.kind, failure.cause) == (kind, cause)
+    assert failure.about == ("" if cause == "jump" else "cloudflared")
+
+
+def test_a_program_that_handed_a_socket_over_has_done_its_part() -> None:
+    words = f"{LEADS}{BANNER}Connection closed by 192.168.1.12 port 22\n"
+    said = "Connection closed by 192.168.1.12 port 22"
+
+    failure = explained(ended(said), replace(PROGRAM, proxy="socket"), Try(words), Signs())
+
+    assert (failure.text, failure.cause) == (said, "cut")
+
+
+def test_what_lets_somebody_in_is_left_out_of_what_a_program_says() -> None:
+    failure = explained(TIMEOUT, PROGRAM, Try(LEADS + BROWSER), Signs())
+
+    assert "A browser window should have opened" in failure.text
+    assert "https://home.example.com/cdn-cgi/access/cli?..." in failure.text
+    assert not any(secret in failure.text for secret in ("abc", "pw", "--hostname"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "program", "hops"),
+    [
+        ("proxyjump ada@gate:2222,cellar", "", ("gate", "cellar")),
+        ("proxyjump ssh://ada@gate:2222", "", ("gate",)),
+        ("proxycommand exec /opt/cloudflared access ssh --hostname %h", "/opt/cloudflared", ()),
+        ("proxycommand ssh -F cfg -p 2222 -W [%h]:%p ada@gate", "ssh", ("gate",)),
+        ("proxycommand /usr/bin/ssh gate -W %h:%p", "/usr/bin/ssh", ("gate",)),
+        ("proxycommand ssh gate nc %h %p", "ssh", ()),
+        ("proxycommand ssh --new gate", "", ()),
+        ("proxycommand sh -c 'it is", "", ()),
+        ("proxycommand none", "", ()),
+    ],
+)
+def test_who_stands_between_is_told_by_the_settings(
+    settings: str, program: str, hops: tuple[str, ...]
+) -> None:
+    way = way_of(f"hostname attic\n{settings}\n")
+
+    assert (way.program, way.hops) == (program, hops)
 
 
 def test_settings_here_are_the_culprit_only_where_ssh_would_agree_without_them() -> None:

@@ -13,8 +13,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.doctor.test_sshfailure import (
     ACCEPTED,
+    CERTIFIED,
     CLOSED,
     DENIED,
+    GONE,
     IN,
     METHODS,
     NO_MATCH,
@@ -235,6 +237,65 @@ def test_a_pub_of_another_key_is_told_from_its_own(
     assert cause() == "refused-key"
     (tmp_path / "id.pub").write_text((tmp_path / "older.pub").read_text())
     assert cause() == "stale-pub"
+
+
+@needs_ssh
+@pytest.mark.parametrize(
+    ("valid", "named", "cause"),
+    [
+        ("-2w:-1d", "", "certificate"),
+        ("-2w:-1d", "CertificateFile", "certificate"),
+        ("-1d:+1d", "", "refused-cert"),
+    ],
+)
+def test_a_certificate_that_no_longer_counts_is_known_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, valid: str, named: str, cause: str
+) -> None:
+    for name in ("id", "ca"):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(make, check=True, capture_output=True)
+    sign = ["ssh-keygen", "-q", "-s", str(tmp_path / "ca"), "-I", "me", "-n", "ada", "-V", valid]
+    subprocess.run([*sign, str(tmp_path / "id.pub")], check=True, capture_output=True)
+    certificate = tmp_path / "id-cert.pub"
+    if named:
+        certificate = certificate.rename(tmp_path / "this week.pub")
+    config = tmp_path / "config"
+    setting = f'  {named} "{certificate}"\n' if named else ""
+    config.write_text(f"Host attic\n  User ada\n  IdentityFile {tmp_path / 'id'}\n{setting}")
+    take(monkeypatch, Try(CERTIFIED.replace("/home/ada/.ssh/id_ed25519", str(tmp_path / "id"))))
+
+    failure = failure_of("attic", config, explain_end("attic", 255, DENIED, ssh=True))
+
+    assert failure.cause == cause
+    assert (failure.about == str(certificate)) is (cause == "certificate")
+
+
+@needs_ssh
+def test_a_key_that_the_settings_name_and_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"Host attic\n  IdentityFile {tmp_path / 'gone'}\n")
+    take(monkeypatch, Try(GONE.replace("/home/ada/.ssh/id_ed25519", str(tmp_path / "gone"))))
+
+    failure = failure_of("attic", config, explain_end("attic", 255, DENIED, ssh=True))
+
+    assert (failure.cause, failure.about) == ("key-gone", str(tmp_path / "gone"))
+
+
+@needs_ssh
+def test_behind_a_jump_host_a_refusal_is_looked_at_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host attic\n  ProxyJump ada@gate:2222\n")
+    said = "ssh: connect to host gate port 2222: Connection refused"
+    take(monkeypatch, Try(said))
+
+    failure = failure_of("attic", config, explain_end("attic", 255, said, ssh=True))
+
+    assert (failure.kind, failure.cause, failure.about) == ("other", "jump-in", "gate")
+    assert failure_of("garage", config, explain_end("garage", 255, said, ssh=True)).cause == ""
 
 
 def test_an_ssh_that_greets_is_known_by_what_it_prints_of_itself(

@@ -14,7 +14,7 @@ from yoked.doctor.console import mend_link, sentence
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_aside
 from yoked.doctor.repairs.startfiles import leave_out_line, quiet
-from yoked.doctor.sshfailure import HERE
+from yoked.doctor.sshfailure import HERE, OF_HOP
 from yoked.doctor.sshinside import SLOW_S
 from yoked.fleet.model import HERE as THIS_MACHINE
 from yoked.records.examination import Examination, SshKind
@@ -42,17 +42,27 @@ def _unreached(seen: Examination, kind: SshKind) -> list[Unreached]:
 
 
 def _by_culprit(kind: SshKind, found: list[Unreached]) -> Iterator[tuple[str, list[Unreached]]]:
-    """(cause, hosts): each host by itself; those that this machine alone keeps away together."""
+    """(cause, hosts): each host by itself; those that this machine, or one jump host, keeps away
+    together.
+    """
     here: dict[tuple[str, str], list[Unreached]] = {}
     for it in found:
         # What a saved report names may be of a later version.
         cause = it.failure.cause if it.failure.cause in CAUSES[kind] else ""
-        if cause in HERE:
+        if cause in HERE | OF_HOP:
             here.setdefault((cause, it.failure.about), []).append(it)
         else:
             yield cause, [it]
     for (cause, _), own in here.items():
         yield cause, own
+
+
+def _guilty(seen: Examination, cause: str, it: Unreached) -> str | tuple[str, ...]:
+    """The host to mend; (): it is this machine."""
+    if cause in HERE or cause == _EVERYWHERE:
+        return ()
+    is_of_fleet = any(host.name == it.failure.about for host in seen.hosts)
+    return it.failure.about if cause in OF_HOP and is_of_fleet else it.name
 
 
 def _is_everywhere(seen: Examination, found: list[Unreached]) -> bool:
@@ -72,7 +82,6 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
             groups = [(_EVERYWHERE, found)]
         for cause, own in groups:
             first = own[0]
-            all_of_them = cause == _EVERYWHERE
             if first.failure.link is not None and cause not in HERE:
                 for it in own:
                     said = f"as its console says, {sentence(it.failure)}"
@@ -81,10 +90,10 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
                     yield Match(it.name, mend, how=_ON_CONSOLE, to=it.name, text=text)
                 continue
             yield Match(
-                () if all_of_them or cause in HERE else first.name,
+                _guilty(seen, cause, first),
                 *(
                     refused_everywhere(own)
-                    if all_of_them
+                    if cause == _EVERYWHERE
                     else all_of(CAUSES[kind][cause].mend, first)
                 ),
                 how=cause,
@@ -256,7 +265,8 @@ CHECKS = (
         symptom="`REMOTE HOST IDENTIFICATION HAS CHANGED!` or `Host key verification failed.`",
         cause="The host was installed anew, another machine has its address now, or somebody "
         "stands between. Or nobody ever looked at its key from here, or known_hosts has an "
-        "@revoked line with it.",
+        "@revoked line with it. Where an authority signs the hosts' keys: the certificate expired, "
+        "or is for another name, or known_hosts does not know that authority.",
         fix=f"By hand, for who stands between would be let in as well: compare the fingerprint "
         f"with that of `{SHOW_KEY}` at the host, then forget the old key and take the new one "
         "over.",
@@ -266,7 +276,8 @@ CHECKS = (
         question="Does every host let our key in?",
         symptom="`beta: Permission denied (publickey,password).`",
         cause="`ssh -v` of one more try tells how far the key comes. Here: no key, a key that "
-        "others may read, one that wants its passphrase, too many keys. There: our public key is "
+        "others may read, one that wants its passphrase, too many keys, a certificate that expired "
+        "or is for somebody else, an agent that does not sign. There: our public key is "
         "not among those that sshd reads (AuthorizedKeysFile); others may write to "
         "authorized_keys, ~/.ssh or the home folder (StrictModes); AllowUsers, a locked or expired "
         "account, RevokedKeys, PubkeyAcceptedAlgorithms, AuthenticationMethods. sshd tells nobody "
@@ -304,7 +315,8 @@ CHECKS = (
         "other",
         question="Is there anything else between ssh and the agent?",
         symptom="The finding has ssh's own words, or the agent's.",
-        cause="A jump host or a ProxyCommand; an sshd that closes connections (MaxStartups, "
+        cause="A jump host that does not let in or opens no connection on; a ProxyCommand that does "
+        "not start, ends, or waits for a person; an sshd that closes connections (MaxStartups, "
         "/etc/hosts.deny) or opens no session (MaxSessions); no algorithm in common; settings of "
         "ssh here that it cannot read; a connection that ended while hosts were examined.",
         fix="By hand: the finding names the side, and the line that tells more. `ssh -v HOST true` "

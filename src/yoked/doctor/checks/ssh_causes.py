@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from yoked.doctor.checks.shell_causes import AFTER_LOGIN
 from yoked.doctor.checks.ssh_mends import (
     ASK_PROXY,
     AT_CONSOLE,
     COPY_KEY,
     FREE_WAY,
     LET_LARGE_IN,
+    LOG_IN_TO_PROXY,
     OPEN_PORT,
     REFUSED,
-    RUN_COMMANDS,
     SEE_ARP,
     SEE_HOLDERS,
     SEE_LOG,
@@ -24,24 +25,19 @@ from yoked.doctor.checks.ssh_mends import (
     Cause,
     as_told,
     ask_nobody,
-    give_shell,
+    at_hop,
     here,
-    leave_line_out,
-    let_pass,
     look_at_key,
     made,
     say_its_address,
     there,
-    unless_home,
     wake,
 )
 from yoked.doctor.repairs.files import (
     close_key,
-    make_executable,
-    name_home,
     renew_pub,
 )
-from yoked.doctor.repairs.system import install_python, start_ssh_server
+from yoked.doctor.repairs.system import start_ssh_server
 from yoked.records.examination import SshKind
 
 _TRAINS = "a run wants all of its hosts"
@@ -90,6 +86,10 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             "the host, or what stands between (a jump host, a ProxyCommand), does not answer; "
             "cannot tell which",
             ASK_PROXY,
+        ),
+        "proxy-asks": Cause(
+            f"it wants a person, and a run has none at a terminal: {_HERE}",
+            *LOG_IN_TO_PROXY,
         ),
         "asks": Cause(
             f"the settings of ssh have it ask a program before each connection: {_HERE}",
@@ -155,6 +155,25 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             "its key is another",
             look_at_key,
         ),
+        "host-certificate": Cause(
+            "known_hosts here knows the host by the authority alone that signs hosts' keys, and "
+            "its certificate does not count now; its key may well be the one that it always had",
+            there(
+                "have its host key signed anew where the authority is: ssh-keygen -s CA -h -I "
+                "{host} -n {host} -V +1w ssh_host_ed25519_key.pub; `sudo sshd -T | grep -i "
+                "hostcertificate` names the file that it goes to; then {reload}"
+            ),
+            here("date    must be right here and there: a certificate counts by the clock here"),
+        ),
+        "authority": Cause(
+            "known_hosts here knows neither the key of the host nor the authority that signed its "
+            "certificate",
+            here(
+                "ask who keeps the authority for its public key; where `ssh-keygen -lf` of that "
+                "shows {about}, put it into known_hosts: `@cert-authority * KEY`"
+            ),
+            look_at_key,
+        ),
         "revoked": Cause(
             "known_hosts here has an @revoked line with this key: ssh refuses it, whatever is "
             "known of it otherwise",
@@ -176,6 +195,25 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             "that it reads, others may write to that file, the account is locked or not allowed, "
             "or the key is revoked or of a kind that it does not take; cannot tell which",
             *REFUSED,
+        ),
+        "refused-cert": Cause(
+            "the certificate is valid as far as is to be seen here: its sshd does not trust who "
+            "signed it (TrustedUserCAKeys), wants another name in it (AuthorizedPrincipalsFile), "
+            "or refuses the account; cannot tell which",
+            AT_CONSOLE,
+            there(
+                "sudo sshd -T | grep -iE '^(trustedu|authorizedp|revoked)'    names the files; "
+                "`ssh-keygen -lf` of the first has to show the `Signing CA` that `ssh-keygen -L -f "
+                "KEY-cert.pub` shows here"
+            ),
+        ),
+        "certificate": Cause(
+            f"a host that knows the key by its certificate alone does not take it: {_HERE}",
+            here(
+                "ssh-keygen -L -f {about}    shows it; have the key signed anew where the "
+                "authority is: ssh-keygen -s CA -I NAME -n {user} -V +1w KEY.pub; where `date` is "
+                "wrong here or there, set the clock"
+            ),
         ),
         "after-key": Cause(
             "its sshd takes the key, and then refuses the account: it is expired, or kept out by "
@@ -226,6 +264,21 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             f"ssh offers what the .pub beside the key says, which no host knows: {_HERE}",
             made(renew_pub, "about"),
         ),
+        "key-gone": Cause(
+            f"ssh has no other key to offer: {_HERE}",
+            here(
+                "put the key there, or name the one to use in {config}: {ssh_g} | grep -i "
+                "identityfile; `ls ~/.ssh` has those that are here"
+            ),
+        ),
+        "kept-keys": Cause(
+            "`IdentitiesOnly yes` keeps ssh from the keys of its agent, and the files that it "
+            f"names are not there: {_HERE}",
+            here(
+                "`ssh-add -L` has the keys of the agent: put the line of the right one into a "
+                "file, and name it in {config} (`IdentityFile`), or take IdentitiesOnly out"
+            ),
+        ),
         "no-key": Cause(
             f"ssh has no key here to offer: {_HERE}",
             here(
@@ -241,6 +294,23 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
                 "then `ssh-add`"
             ),
         ),
+        "agent-refuses": Cause(
+            "the host takes the key, and the agent does not sign: it asks a person first (a key "
+            "added with `ssh-add -c`), and has no ssh-askpass or no display to ask on; or it is "
+            f"locked, or a token waits to be touched: {_HERE}",
+            here(
+                "`ssh-add -d KEY`, then `ssh-add KEY` without -c    has it sign without a "
+                "question; for an agent that {config} names, put SSH_AUTH_SOCK=ITS-SOCKET in "
+                "front: {ssh_g} | grep -i identityagent"
+            ),
+        ),
+        "agent-lacks": Cause(
+            f"that is the public half alone, and no agent has the other one: {_HERE}",
+            here(
+                "ssh-add -l    lists what the agent has, if there is one: start it, and `ssh-add "
+                "KEY`; one that {config} names stands in: {ssh_g} | grep -i identityagent"
+            ),
+        ),
         "too-many": Cause(
             f"ssh offers so many keys that sshd hangs up before the right one: {_HERE}",
             here(
@@ -249,99 +319,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             ),
         ),
     },
-    "shell": {
-        "": Cause(
-            "something else than the agent starts there: a start file of the shell that prints or "
-            "exits, a shell like nologin, ForceCommand, command= of the key, or ~/.ssh/rc; cannot "
-            "tell which",
-            *RUN_COMMANDS,
-        ),
-        "hangs": Cause(
-            "the login is through, and what starts there waits: a start file of the shell, "
-            "ForceCommand, ~/.ssh/rc or /etc/ssh/sshrc; cannot tell which",
-            *RUN_COMMANDS,
-        ),
-        "start-file": Cause(
-            "the shell runs that line for each program that comes in by ssh, the agent and the "
-            "ranks among them",
-            leave_line_out,
-        ),
-        "nologin": Cause("the login shell of that user lets nobody in", give_shell),
-        "key-command": Cause(
-            "authorized_keys there has a command= for our key, which runs instead of any other",
-            there(
-                "take `command=...` out of line {line} of {file}, or give {host} a key of its own "
-                "there"
-            ),
-        ),
-        "sftp-only": Cause(
-            "its sshd gives this user or key nothing but sftp: ForceCommand, or command= of the "
-            "key",
-            there(
-                "`ForceCommand internal-sftp` of /etc/ssh/sshd_config, or `command=` of "
-                "~/.ssh/authorized_keys, must not be for this user and key; after a change: "
-                "{reload}"
-            ),
-        ),
-        "chroot": Cause(
-            "sshd finds no login shell: it changes the root to a folder that has none "
-            "(ChrootDirectory), or the shell was removed",
-            there(
-                "`ChrootDirectory` of /etc/ssh/sshd_config must not be for this user; after a "
-                "change: {reload}. Where there is none, {about} is gone: sudo usermod -s /bin/sh "
-                "{user}"
-            ),
-        ),
-        "wrong-user": Cause(
-            "that account is not for logins",
-            here("put into {config}, for `Host {host}`: `User {about}`"),
-        ),
-        "restricted": Cause(
-            "the login shell is a restricted one, which starts no program by its path",
-            there("sudo usermod -s /bin/bash {user}"),
-        ),
-        "full": Cause(
-            "no program can write there: a disk or a quota is full",
-            there("df -h ~ /tmp; df -i ~ /tmp; quota    tell what is full"),
-        ),
-    },
-    "python": {
-        "": Cause(
-            "the agent, and every rank, is a Python program",
-            unless_home(made(install_python, "host")),
-        ),
-        "not-executable": Cause(
-            "the system there may not execute that Python: its mode, or that of what it links to, "
-            "or a file system that is mounted noexec",
-            made(make_executable, "host", "about"),
-        ),
-        "barred": Cause(
-            "that Python is there, and a folder on the way to it, or to what it links to, is "
-            "closed to the user as whom ssh comes in",
-            let_pass,
-        ),
-        "other-home": Cause(
-            "that Python takes the library of another one, whose parts do not fit it",
-            made(name_home, "host", "about"),
-        ),
-        "no-place": Cause(
-            "the agent is unpacked into the cache, or else into /dev/shm: a disk that is full, a "
-            "folder of somebody else's, or a program that empties the cache",
-            there(
-                "ls -ld ~/.cache/yoked; df -h ~ /dev/shm    show whether it is full, or somebody "
-                "else's; where it is removed, `ps aux` has the cleaner, or the loop, that does it"
-            ),
-        ),
-        "died": Cause(
-            "the shell there runs what it is told, and Python ends before it runs the agent",
-            unless_home(
-                there(
-                    "{python} -E -s -S -c 'print(1)'    shows it; `sudo dmesg | tail` tells "
-                    "whether the kernel ended it"
-                )
-            ),
-        ),
-    },
+    **AFTER_LOGIN,
     "other": {
         "": Cause(f"there is no agent on it; {_TRAINS}", as_told),
         "ended": Cause(
@@ -375,6 +353,45 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
         "jump": Cause(
             "what stands between (a jump host, or a ProxyCommand) does not lead to it",
             ASK_PROXY,
+        ),
+        "jump-forbids": Cause(
+            "its sshd opens no connections for others (DisableForwarding, AllowTcpForwarding, "
+            "PermitOpen), or our key may not (`restrict`, `no-port-forwarding` or `permitopen` in "
+            "authorized_keys); who is reached through it is well, as far as is known",
+            at_hop(
+                "sudo sshd -T | grep -iE '^(disablef|allowt|permito)'    has what counts; "
+                "DisableForwarding must be no, AllowTcpForwarding yes or local, and PermitOpen "
+                "any: `sudo grep -rniE '^ *(disablef|allowt|permito)' /etc/ssh/` finds the line; "
+                "then {reload}"
+            ),
+        ),
+        "jump-in": Cause(
+            "who is reached through it cannot be reached either",
+            here(
+                "{ssh_v} true    shows how far ssh comes into {about}, the jump host that {config} "
+                "names for {host}"
+            ),
+        ),
+        "jump-on": Cause(
+            "the jump host does its part as far as it can: the host behind it is off, has another "
+            "address there, or has no ssh server at that port",
+            wake,
+            at_hop("ping -c 1 {address}; ip route get {address}    tell whether a way leads there"),
+        ),
+        "proxy-gone": Cause(
+            f"nothing else leads to the host: {_HERE}",
+            here(
+                "install {about}, or write its path in {config} (`ProxyCommand`) as it is; "
+                "`command -v {about}` finds it; `chmod +x` where it may not be executed"
+            ),
+        ),
+        "proxy-asks": Cause(
+            f"it wants a person, and a run has none at a terminal: {_HERE}",
+            *LOG_IN_TO_PROXY,
+        ),
+        "proxy-ends": Cause(
+            f"what it says is why: {_HERE}",
+            here("{ssh_g} | grep -i proxycommand    has the line to try by hand"),
         ),
         "starting": Cause(
             "the host is starting or going down, and lets nobody in meanwhile",

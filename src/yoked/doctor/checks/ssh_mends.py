@@ -64,6 +64,7 @@ class Unreached:
             "config": path_word(self.config),
             "python": path_word(str(self.host.wanted.get("python") or "python3")),
             "ssh_g": command_line(*self.ssh, "-G", self.name),
+            "ssh": command_line(*self.ssh, self.name),
             "ssh_v": command_line(*self.ssh, "-v", self.name),
             "ssh_vvv": command_line(*self.ssh, "-vvv", self.name),
             "copy": command_line("ssh-copy-id", *self.ssh[1:], self.name),
@@ -91,6 +92,11 @@ def there(*words: str) -> Step:
 def here(*words: str) -> Step:
     """The same on this machine."""
     return lambda it: tuple(by_hand_later(each)("", **it.values) for each in words)
+
+
+def at_hop(*words: str) -> Step:
+    """The same on the jump host that the cause names."""
+    return lambda it: tuple(by_hand_later(each)(it.failure.about, **it.values) for each in words)
 
 
 def made(make: Callable[..., Fix], *names: str) -> Step:
@@ -142,6 +148,12 @@ SEE_LOG = there("sudo journalctl -n 50 --no-pager    tells what happened there")
 ASK_PROXY = here(
     "{ssh_v} true    shows whether the jump host, the ProxyCommand or {host} fails; they stand in "
     "{config}"
+)
+LOG_IN_TO_PROXY = (
+    here(
+        "{ssh_g} | grep -i proxycommand    has its line: run that here, do what it asks (open its "
+        "address, type what it wants), then: {ssh} true"
+    ),
 )
 SEE_WHAT_WAITS = here("{ssh_vvv} true    shows, only to look, what ssh here did last")
 # Only the host knows: it says so to nobody who is not in.
