@@ -81,6 +81,13 @@ _KEPT_WORDS = frozenset(
 )
 
 
+def without_secrets(text: str) -> str:
+    """A text without what is known as a secret by its looks, or by the word in front of it."""
+    for pattern in _SECRETS:
+        text = pattern.sub(LEFT_OUT, text)
+    return _NAMED_SECRET.sub(rf"\1{LEFT_OUT}", text)
+
+
 class Redactor:
     """Leaves out of texts and data what a stranger should not read.
 
@@ -120,9 +127,7 @@ class Redactor:
         """A text, the same but for what is left out."""
         for secret in self._secrets:
             text = text.replace(secret, LEFT_OUT)
-        for pattern in _SECRETS:
-            text = pattern.sub(LEFT_OUT, text)
-        text = _NAMED_SECRET.sub(rf"\1{LEFT_OUT}", text)
+        text = without_secrets(text)
         for pattern in _HOST_KEYS:
             text = pattern.sub(self._numbered("hostkey"), text)
         text = self._without_machine(text)

@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from typing import Literal
 
+from yoked.doctor.bundle import without_secrets
 from yoked.doctor.sshway import OFFER, Signs, Try, Way, behind, told_on_the_way
 from yoked.errors import NoPythonError, YokedError
 from yoked.records.examination import SshFailure, SshKind
@@ -249,7 +250,9 @@ def _of_program(told: SshFailure, way: Way, tried: Try) -> SshFailure | None:
     is_done = way.proxy == "socket" and "Local version string" in tried.words
     if not said or not way.program or is_done:
         return None
-    words = " / ".join(map(_without_secrets, said))[:_LONGEST]
+    # What stands behind the ? of an address often lets somebody in.
+    shown = re.sub(r"(\w://[^\s?#]+)[?#]\S+", r"\1?...", " / ".join(said))
+    words = without_secrets(shown)[:_LONGEST]
     named = f"the ProxyCommand of ssh here, `{way.program}`,"
     if any(way.program in line and _NOT_STARTED.search(line) for line in said):
         text = f"{named} does not start: {words}"
@@ -262,12 +265,6 @@ def _of_program(told: SshFailure, way: Way, tried: Try) -> SshFailure | None:
     if not is_over or told.kind != "other" or any(map(_OF_NETWORK.search, said)):
         return replace(told, text=text, cause="jump") if told.kind in ("other", "timeout") else None
     return replace(told, text=text, cause="proxy-ends", about=way.program)
-
-
-def _without_secrets(line: str) -> str:
-    """A line of a program here, without what an address in it may let in with."""
-    line = re.sub(r"(\w://)[^/\s@]*@", r"\1", line)
-    return re.sub(r"(\w://[^\s?#]+)[?#]\S+", r"\1?...", line)
 
 
 def _of_host_key(told: SshFailure, tried: Try) -> SshFailure:
@@ -297,13 +294,15 @@ def _of_login(told: SshFailure, way: Way, tried: Try) -> SshFailure:
     if told.cause:
         return told
     cause, about = _why_denied(tried.words, way)
+    agent = f" at {way.agent}" if way.agent.startswith(("/", "~/")) else ""
     shown = {
         "key-mode": f"others may read the key {about}, so ssh passes over it",
         "stale-pub": f"{about}.pub is of another key than {about}, and ssh offers that one",
         "second-factor": "the key alone was a partial success",
         "certificate": f"the certificate {about} {dict(way.certificates).get(about)}",
         "key-gone": f"there is no {about}, which the settings of ssh name",
-        "agent-refuses": f"its key agent refused to sign with the key {about}",
+        "agent-lacks": "it is the public half of a key, and ssh finds no agent with the other one",
+        "agent-refuses": f"the key agent{agent} refused to sign with the key {about}",
         "refused-cert": f"the key was {about}, and came with a certificate, too",
         **dict.fromkeys(("refused-key", "after-key", "unused-key"), f"the key was {about}"),
     }

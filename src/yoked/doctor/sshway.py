@@ -117,6 +117,7 @@ _OURS = re.compile(r"receive packet: type|debug1: Executing command")
 _QUIETER = re.compile(r"^debug[23]: .*\n?", re.MULTILINE)
 
 _SPOKEN = "debug1: Remote protocol version"
+_SETS = re.compile(r"\w+=")
 # Source: ssh(1).
 _SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 # Lines of ssh's own, where it did not come to a host.
@@ -126,6 +127,7 @@ _OWN = re.compile(
     r"|Authenticated to |Transferred: |Bytes per second: |Pseudo-terminal will not"
     r"|Warning: Permanently added"
 )
+_LATER = re.compile(r"(?<=.)debug\d: .*")
 # As `ssh-keygen -L` tells of a certificate, in local time.
 _TIME = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
 _SINCE = re.compile(rf"^ *Valid: (?:from|after) {_TIME}", re.MULTILINE)
@@ -188,7 +190,8 @@ def _through(command: str) -> tuple[str, tuple[str, ...]]:
     """What a ProxyCommand starts, and the jump host where that is another ssh."""
     try:
         words = shlex.split(command)
-        words = words[1:] if words[:1] == ["exec"] else words
+        while words and (words[0] == "exec" or _SETS.match(words[0])):
+            del words[0]
         if not words:
             return "", ()
         if PurePath(words[0]).name != "ssh":
@@ -220,7 +223,8 @@ def behind(words: str, way: Way) -> str | None:
 
 def told_on_the_way(words: str) -> list[str]:
     """What was said by a program that leads to a host, line by line. words: of ssh, with it."""
-    lines = (CONTROL.sub("", line).strip() for line in words.splitlines())
+    # ssh writes between its words, too.
+    lines = (CONTROL.sub("", _LATER.sub("", line)).strip() for line in words.splitlines())
     return [line for line in lines if line and not _OWN.match(line)]
 
 

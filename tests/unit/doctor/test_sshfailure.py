@@ -300,8 +300,13 @@ def test_what_is_wrong_with_a_key_here_is_told_beside_what_the_host_said() -> No
 
     failure = explained(ended(DENIED), expired, Try(CERTIFIED), Signs())
     other = explained(ended(DENIED), some_gone, Try(words), Signs())
+    agents = Way(agent="/run/user/7/agent")
+    unsigned = explained(ended(DENIED), agents, Try(f"{ACCEPTED}{REFUSES}\n"), Signs())
 
     assert failure.text.endswith(f"the certificate {CERTIFICATE} expired at 2026-11-26T21:12:15")
+    assert (
+        f"the key agent at /run/user/7/agent refused to sign with the key {PRINT}" in unsigned.text
+    )
     assert (other.cause, other.about) == ("refused-key", PRINT)
     assert other.text.endswith("there is no /home/ada/.ssh/lab, which the settings of ssh name")
 
@@ -583,6 +588,14 @@ def test_a_program_that_should_lead_to_a_host_is_heard(
     assert failure.about == ("" if cause == "jump" else "cloudflared")
 
 
+def test_what_a_program_says_in_the_middle_of_sshs_words_is_parted_from_them() -> None:
+    words = f"{LEADS}sh: 2: debug1: identity file /k type -1\nno profile: lab\n{NO_END}"
+
+    failure = explained(CLOSED, PROGRAM, Try(words), Signs())
+
+    assert failure.text.endswith("and says: sh: 2: / no profile: lab")
+
+
 def test_a_program_that_handed_a_socket_over_has_done_its_part() -> None:
     words = f"{LEADS}{BANNER}Connection closed by 192.168.1.12 port 22\n"
     said = "Connection closed by 192.168.1.12 port 22"
@@ -593,10 +606,12 @@ def test_a_program_that_handed_a_socket_over_has_done_its_part() -> None:
 
 
 def test_what_lets_somebody_in_is_left_out_of_what_a_program_says() -> None:
-    failure = explained(TIMEOUT, PROGRAM, Try(LEADS + BROWSER), Signs())
+    words = f"{LEADS}{BROWSER}the last one was --token=abc12\n"
+
+    failure = explained(TIMEOUT, PROGRAM, Try(words), Signs())
 
     assert "A browser window should have opened" in failure.text
-    assert "https://home.example.com/cdn-cgi/access/cli?..." in failure.text
+    assert "@home.example.com/cdn-cgi/access/cli?..." in failure.text
     assert not any(secret in failure.text for secret in ("abc", "pw", "--hostname"))
 
 
@@ -608,6 +623,7 @@ def test_what_lets_somebody_in_is_left_out_of_what_a_program_says() -> None:
         ("proxycommand exec /opt/cloudflared access ssh --hostname %h", "/opt/cloudflared", ()),
         ("proxycommand ssh -F cfg -p 2222 -W [%h]:%p ada@gate", "ssh", ("gate",)),
         ("proxycommand /usr/bin/ssh gate -W %h:%p", "/usr/bin/ssh", ("gate",)),
+        ("proxycommand TOKEN=abc /opt/cloudflared %h", "/opt/cloudflared", ()),
         ("proxycommand ssh gate nc %h %p", "ssh", ()),
         ("proxycommand ssh --new gate", "", ()),
         ("proxycommand sh -c 'it is", "", ()),

@@ -315,7 +315,7 @@ CHECKS = (
         "other",
         question="Is there anything else between ssh and the agent?",
         symptom="The finding has ssh's own words, or the agent's.",
-        cause="A jump host that does not let in or opens no connection on; a ProxyCommand that does "
+        cause="A jump host that lets nobody in or opens no connection; a ProxyCommand that does "
         "not start, ends, or waits for a person; an sshd that closes connections (MaxStartups, "
         "/etc/hosts.deny) or opens no session (MaxSessions); no algorithm in common; settings of "
         "ssh here that it cannot read; a connection that ended while hosts were examined.",
