@@ -503,17 +503,27 @@ def test_a_console_is_asked_where_the_host_alone_knows_and_with_the_key(
 
 @needs_ssh
 @pytest.mark.parametrize(
-    ("lines", "dialled"),
+    ("lines", "words", "dialled"),
     [
-        ("ProxyCommand dial %h %p\n  ProxyUseFdpass yes", (2222, "192.168.77.3")),
-        ("ProxyJump garage", ()),
+        (
+            "ProxyCommand dial %h %p\n  ProxyUseFdpass yes",
+            "ssh: connect to host 192.168.77.3 port 2222: No route to host",
+            (2222, "192.168.77.3"),
+        ),
+        ("ProxyJump garage", "ada@192.168.77.3: Permission denied (publickey).", ()),
     ],
 )
 def test_a_console_is_told_where_ssh_dials_unless_another_host_dials_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, dialled: tuple[object, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+    words: str,
+    dialled: tuple[object, ...],
 ) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host attic\n  HostName 192.168.77.3\n  Port 2222\n  {lines}\n")
+    spoke = "debug1: Remote protocol version 2.0, remote software version OpenSSH_9.2\n"
+    login = Try(f"{spoke}debug1: Authenticating to 192.168.77.3:2222 as 'ada'\n")
     given: list[tuple[object, ...]] = []
 
     def ask(console: Sequence[str], told: SshFailure, key: str, *where: object) -> SshFailure:
@@ -522,8 +532,8 @@ def test_a_console_is_told_where_ssh_dials_unless_another_host_dials_for_it(
 
     monkeypatch.setattr(sshtry, "told_by", ask)
     monkeypatch.setattr(sshtry, "signs_from_here", lambda way: Signs())
+    monkeypatch.setattr(sshtry, "try_again", lambda host, config: login)
 
-    words = "ssh: connect to host 192.168.77.3 port 2222: No route to host"
     failure_of("attic", config, explain_end("attic", 255, words, ssh=True), ["sh"])
 
     assert given == [dialled]
