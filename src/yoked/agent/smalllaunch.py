@@ -4,8 +4,10 @@ files that are here already.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -36,6 +38,10 @@ _LEAVE = ("/bin/sh", "-c", "sleep 30 & echo $!")
 _BLOCK = (
     "exec PYTHON -E -s -S -c 'import os, sys; sys.exit(not all(map(os.get_blocking, (0, 1, 2))))'"
 )
+# Holds where a login has the numbers of processes that this agent has.
+_SAME_TREE = '[ "$(readlink /proc/self/ns/pid)" = {} ]'
+_NUMBERS = re.compile(r"^NSpid:((?:\t\d+)+)$", re.MULTILINE)
+_PARENT = re.compile(r"^PPid:\t(\d+)$", re.MULTILINE)
 _ZOMBIE_OF = re.compile(r"^State:\tZ.*^PPid:\t(\d+)", re.DOTALL | re.MULTILINE)
 
 
@@ -46,13 +52,18 @@ def answer_small_launch(call: Call) -> dict[str, Any]:
     leaving standard streams such that nobody waits for them. failed: the last words of what should
     start a supervisor. noise {line, variables}: what it says by itself, and not without these.
     adopter {pid, command}: who does not wait for a program that has lost its parent. damaged: files
-    of programs that are not what was sent.
+    of programs that are not what was sent. enclosed {command, start_file}: a login's own process 1,
+    with which the kernel ends all that the login started, and what starts it, where a start file
+    does.
     """
     del call
-    acts = {"login": _login, "supervisor": _supervisor, "damaged": _damaged}
+    acts = {"login": _login, "supervisor": _supervisor, "damaged": _damaged, "enclosed": _enclosed}
     told, _ = gather_within(_LIMIT_S, acts)
-    found = {"login": told.get("login"), "damaged": told.get("damaged"),
+    found = {**{name: told.get(name) for name in ("login", "damaged", "enclosed")},
              **(told.get("supervisor") or {})}  # fmt: skip
+    if found["enclosed"]:
+        # /proc may have other numbers than the programs of this login.
+        found.pop("adopter", None)
     return {name: each for name, each in found.items() if each}
 
 
@@ -97,6 +108,36 @@ def _adopter(orphan: int) -> dict[str, Any] | None:
             pid = int(found[1])
             return {"pid": pid, "command": ProcessId(pid, 0).command()[:_LONGEST]}
         time.sleep(_POLL_S)
+    return None
+
+
+def _enclosed(proc: Path = Path("/proc")) -> dict[str, Any] | None:
+    """The first process of a PID namespace that this very login has made; None: it has made none.
+
+    Source: pid_namespaces(7).
+    """
+    login = os.environ.get("SSH_CONNECTION")
+    first = _first_process(proc)
+    # One that was there before outlives the login. Whose variables nobody may read proves nothing.
+    if first is None or login is None or first.environment().get("SSH_CONNECTION") != login:
+        return None
+    same = _SAME_TREE.format(shlex.quote(str((proc / "self/ns/pid").readlink())))
+    found = StartFiles().culprit("enclosed", same)
+    start_file = found[1].to_json() if found and found[0] == "enclosed" else None
+    return {"command": first.command()[:_LONGEST], "start_file": start_file}
+
+
+def _first_process(proc: Path) -> ProcessId | None:
+    """That of our PID namespace, among those that have led to us; /proc may be one further out."""
+    status = text(proc / "self/status")
+    depth = None
+    while numbers := _NUMBERS.search(status):
+        own = numbers[1].split()
+        depth = depth or len(own)
+        if len(own) == depth and own[-1] == "1":
+            return ProcessId(int(own[0]), 0)
+        parent = _PARENT.search(status)
+        status = text(proc / (parent[1] if parent else "0") / "status")
     return None
 
 

@@ -175,6 +175,7 @@ LAUNCH = fields(
         ),
         "adopter": _PROGRAM,
         "damaged": each(path),
+        "enclosed": complete({"command": text, "start_file": optional(START_COMMAND)}),
     }
 )
 _HOP = fields({"interface": interface, "gateway": address, "weight": count}, needed=("interface",))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,49 @@ def test_who_does_not_wait_for_an_orphan_is_told(waits_for: int, is_told: bool) 
     told, first = said.rsplit(" ", 1)
     assert (f"'pid': {first.strip()}," in told) == is_told
     assert (told == first.strip()) != is_told
+
+
+_IN_A_LOGIN = "from yoked.agent import smalllaunch as s; print(s._enclosed())"
+_JAIL = "unshare --user --map-current-user --pid --fork --kill-child"
+
+
+@pytest.fixture
+def in_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A command as ssh runs it; skips where nobody may make a PID namespace."""
+    if subprocess.run([*_JAIL.split(), "true"], capture_output=True, check=False).returncode:
+        pytest.skip("there are no PID namespaces here")
+    monkeypatch.setenv("SSH_CONNECTION", "192.168.1.9 40001 192.168.1.12 22")
+    program = (
+        "from yoked.agent import starttrace; own = starttrace._login; "
+        f"starttrace._login = lambda: {{**own(), 'HOME': {str(tmp_path)!r}}}; {_IN_A_LOGIN}"
+    )
+    return f"{sys.executable} -c {shlex.quote(program)}"
+
+
+def test_a_login_with_a_process_tree_of_its_own_is_told_with_the_line_that_makes_it(
+    bashrc: Path, in_a_login: str
+) -> None:
+    bashrc.write_text(
+        f'A=1\n[ -n "$IN" ] || {{ export IN=1; exec {_JAIL} bash -c "$BASH_EXECUTION_STRING"; }}\n'
+    )
+
+    def told(*jail: str) -> str:
+        argv = [*jail, "bash", "-c", f"{in_a_login}; true"]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    inside = literal_eval(told(*_JAIL.split()))
+
+    assert inside["start_file"]["line"] == 2
+    assert inside["start_file"]["words"].startswith("exec unshare")
+    assert in_a_login[:20] in inside["command"]
+    assert told() == "None\n"
+
+
+def test_a_process_tree_that_was_there_before_a_login_is_not_told(in_a_login: str) -> None:
+    other = f"SSH_CONNECTION='192.168.1.9 40002 192.168.1.12 22' {in_a_login}; true"
+    argv = [*_JAIL.split(), "bash", "-c", other]
+
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "None\n"
 
 
 def kept(name: str, content: bytes) -> Path:

@@ -813,6 +813,10 @@ CASES = (
         severity="warning"),
     Case("small-launch", said("health/launch", {"adopter": {"pid": 98, "command": "boxd"}}),
          severity="warning"),
+    *(Case("small-launch", said("health/launch", {"enclosed": {
+        "command": "bash -c python3", "start_file": start_file}}))
+      for start_file in (None, {"file": "/home/ada/.bashrc", "line": 1,
+                                "words": "exec unshare --user --pid --fork bash -c python3"})),
     *(Case("small-launch", said("health/launch", {"login": {
         "how": how, "command": {"file": "/home/ada/.bashrc", "line": 1, "words": words}}}),
         severity="warning")

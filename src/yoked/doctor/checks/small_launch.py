@@ -34,6 +34,8 @@ _MOST_FILES = 4
         "silent without {place}",
         "adopter": "on {host}, a program that had lost its parent ended, and stays as a zombie: "
         "`{words}` ({place}), which has it now, does not wait for it",
+        "enclosed": "each login on {host} has process numbers of its own (a PID namespace), begun "
+        "by {place}: `{words}`",
         "waits": "a second login on {host} waits while there is another one, at {place}: `{words}`",
         "blocks": "{place} on {host} leaves the streams of a login such that nobody waits for them "
         "(O_NONBLOCK): `{words}`",
@@ -46,6 +48,8 @@ _MOST_FILES = 4
         "failed": "a launch fails there",
         "noise": "each start is slower, and the logs of ranks are full of it",
         "adopter": "each run leaves some behind, and whoever waits for their end waits for ever",
+        "enclosed": "the kernel kills all that a login started as soon as it ends: no run outlives "
+        "its launch, and nothing is in any log",
         "waits": "what is asked of a run while it goes on hangs: logs, attach, stop",
         "blocks": "a program that reads too early gets nothing, and one that writes much loses "
         "the rest: `BlockingIOError`",
@@ -55,9 +59,10 @@ _MOST_FILES = 4
     "unavailable`; logs of megabytes; `<defunct>` in `ps`.",
     cause="A home on a file server that several hosts have; a disk that gives back other bits; a "
     "lock that a start file of the shell takes and keeps, or the helper of a prompt; LD_DEBUG in a "
-    "start file; a container whose first process waits for nobody. The doctor writes a file as a "
-    "launch does, runs the start files beside its own login, starts a program as a supervisor is "
-    "started and lets it lose its parent, and compares what is kept with its hashes.",
+    "start file; a container whose first process waits for nobody; a start file, or sshd, that "
+    "runs each login by `unshare --pid`. The doctor writes a file as a launch does, runs the start "
+    "files beside its own login, starts a program as a supervisor is started and lets it lose its "
+    "parent, and compares what is kept with its hashes.",
     fix="Gives each host that shares a home a folder of its own for jobs, makes the line of a "
     "start file a comment, takes a variable out. By hand: a damaged cache, a container.",
     explains=("world-failed",),
@@ -67,6 +72,7 @@ def small_launch(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         yield from _damaged(host)
         yield from _login(host)
+        yield from _enclosed(host)
         yield from _supervisor(host)
 
 
@@ -139,6 +145,25 @@ def _login(host: HostSeen) -> Iterator[Match]:
         place=f"{file}, line {line}",
         words=command["words"],
     )
+
+
+def _enclosed(host: HostSeen) -> Iterator[Match]:
+    found = mapping(part(host, "launch", "enclosed"))
+    if not found:
+        return
+    start = mapping(found["start_file"])
+    if start:
+        file, line = str(start["file"]), int(start["line"])
+        fix, place = leave_out_line(host.name, file, line), f"{file}, line {line}"
+    else:
+        place = "its process 1"
+        fix = by_hand(
+            host.name,
+            "except the account that trains: ForceCommand in /etc/ssh/sshd_config, command= in "
+            "~/.ssh/authorized_keys, or the shell of `getent passwd $USER`",
+        )
+    words = start.get("words") or found["command"]
+    yield Match(host.name, fix, how="enclosed", place=place, words=words)
 
 
 def _supervisor(host: HostSeen) -> Iterator[Match]:
