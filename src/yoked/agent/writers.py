@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.ask import text
+from yoked.agent.interfaces import NET
 from yoked.agent.listeners import socket_inodes
 
 _PROC = Path("/proc")
@@ -55,15 +56,17 @@ _CHANGES = {
     "limits": r"\bprlimit\b|\bsetrlimit\b",
     "settings": r"\bsysctl\b.*\s(-\w*w\w*|-p|--system)\b|\bsysctl\b.*\bnet\S+=|>\s*/proc/sys/net",
 }
+_TUN = re.compile(r"^iff:\t(\S+)$", re.MULTILINE)
 _QUOTES = re.compile(r"[\"'`,()\[\]]+")
 _MOST_BYTES, _LONGEST = 65_536, 200
 
 
-def probe_writers(proc: Path = _PROC) -> dict[str, Any] | None:
+def probe_writers(proc: Path = _PROC, net: Path = NET) -> dict[str, Any] | None:
     """managers: names of programs that renew addresses; None: others' are hidden. loops [{pid,
     command, changes, words}]: changes: the kinds of `_CHANGES`; words: the line of the first. raw
-    [{pid, command}]: programs that make packets by themselves, or take those of others. None where
-    there is no /proc.
+    [{pid, command}]: programs that make packets by themselves, or take those of others. stopped
+    [{pid, command, interface}]: programs in state T to which a tun or tap device belongs. None
+    where there is no /proc.
     """
     if not (proc / "self/stat").exists():
         return None
@@ -82,6 +85,7 @@ def probe_writers(proc: Path = _PROC) -> dict[str, Any] | None:
         "managers": managers,
         "loops": list(filter(None, map(_loop, sorted(scripts)))),
         "raw": _raw(proc, names),
+        "stopped": list(_stopped(proc, names)) if any(net.glob("*/tun_flags")) else [],
     }
 
 
@@ -96,6 +100,26 @@ def _raw(proc: Path, names: Mapping[Path, str]) -> list[dict[str, Any]]:
             words = " ".join(text(process / "cmdline").split("\0")).strip()
             found.append({"pid": int(process.name), "command": words[:_LONGEST]})
     return found
+
+
+def _stopped(proc: Path, names: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The owners of tun devices that do not run. Source: tun_chr_show_fdinfo of Linux's
+    drivers/net/tun.c.
+    """
+    here = _network(proc / "self")
+    for process in sorted(names):
+        # Its name may have blanks and brackets.
+        state = text(process / "stat").rpartition(")")[2].split()[:1]
+        if state != ["T"] or _network(process) not in (here, ""):
+            continue
+        told = "\n".join(text(path) for path in (process / "fdinfo").glob("*"))
+        words = " ".join(text(process / "cmdline").split("\0")).strip()
+        for interface in sorted(set(_TUN.findall(told))):
+            yield {
+                "pid": int(process.name),
+                "command": words[:_LONGEST],
+                "interface": interface,
+            }
 
 
 def _inodes(table: str) -> set[str]:

@@ -381,6 +381,8 @@ HEALTH = fields(
                 "managers": each(word),
                 # They make packets by themselves.
                 "raw": each(_PROGRAM),
+                # In state T, with the tun device that is theirs.
+                "stopped": each(complete({"pid": pid, "command": text, "interface": interface})),
                 "loops": each(
                     fields(
                         {"pid": pid, "command": text, "changes": each(word), "words": line},

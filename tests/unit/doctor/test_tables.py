@@ -143,13 +143,12 @@ def tunnel(port: int, local: str, remote: str) -> str:
     )
 
 
-def tunnelled(ports: tuple[int, int], remotes: tuple[str, str]) -> Examination:
-    """Two hosts that train through a tunnel, in which nothing arrives."""
+def tunnelled(*links: str, error: str = "EHOSTUNREACH") -> Examination:
+    """A pair whose run goes through a tunnel, by what each tells of its end, and nothing passes."""
     seen = home(PAIR)
-    for number, name in enumerate(PAIR):
-        own = {"address": f"10.50.0.{1 + number}", "prefix": 24, "family": 4, "link_local": False}
-        tables = [tunnel(ports[number], ADDRESS[name], remotes[number])]
-        seen = told(seen, name, "health/tables/links", tables)
+    for number, name in enumerate(PAIR, start=1):
+        own = {"address": f"10.50.0.{number}", "prefix": 24, "family": 4, "link_local": False}
+        seen = told(seen, name, "health/tables/links", [links[number - 1]])
         interface = {"name": "vx0", "kind": "physical", "mtu_bytes": 1450, "addresses": [own],
                      "gloo_address": own["address"]}  # fmt: skip
         hosts = tuple(
@@ -164,11 +163,14 @@ def tunnelled(ports: tuple[int, int], remotes: tuple[str, str]) -> Examination:
                 source_address=f"10.50.0.{1 + PAIR.index(each.source)}")
         for each in seen.dials
     )  # fmt: skip
-    return broken(replace(seen, dials=dials), arrived=False, error="EHOSTUNREACH")
+    return broken(replace(seen, dials=dials), arrived=False, error=error)
 
 
 def test_ends_of_a_tunnel_that_are_not_alike_are_named_and_the_forgotten_value_is_mended() -> None:
-    seen = tunnelled((8472, 4789), ("192.168.1.99", "192.168.1.99"))
+    seen = tunnelled(
+        tunnel(8472, ATTIC, "192.168.1.99"),
+        tunnel(4789, GARAGE, "192.168.1.99"),
+    )
 
     found = only(seen)
 
@@ -184,7 +186,7 @@ def test_ends_of_a_tunnel_that_are_not_alike_are_named_and_the_forgotten_value_i
 
 
 def test_a_tunnel_whose_own_packets_are_routed_into_it_is_named_with_the_route() -> None:
-    seen = tunnelled((4789, 4789), (ADDRESS["garage"], ATTIC))
+    seen = tunnelled(tunnel(4789, ATTIC, GARAGE), tunnel(4789, GARAGE, ATTIC))
     into_itself = f"unicast {ATTIC} dev vx0 proto boot scope link"
     routes = ["unicast 192.168.1.0/24 dev eth0 proto kernel scope link", into_itself]
     learned = f"{MAC['attic']} dev vx0 dst {ATTIC} self"
@@ -197,6 +199,25 @@ def test_a_tunnel_whose_own_packets_are_routed_into_it_is_named_with_the_route()
     assert [line for _, line in lines(found)] == [
         f"ip route del unicast {ATTIC} dev vx0 proto boot scope link"
     ]
+
+
+@pytest.mark.parametrize(("device", "is_told"), [("vx0", True), ("tun7", False)])
+def test_a_stopped_program_to_which_the_device_of_a_link_belongs_is_named(
+    device: str, is_told: bool
+) -> None:
+    seen = tunnelled("vx0 mtu 1400 tun type tun", "vx0 mtu 1400 tun type tun", error="ETIMEDOUT")
+    stopped = {"pid": 812, "command": "openvpn home.conf", "interface": device}
+    seen = told(seen, "garage", "health/writers", {"managers": [], "loops": [],
+                                                   "stopped": [stopped]})  # fmt: skip
+
+    found = findings_of(seen)
+
+    named = [each for each in found if "`openvpn home.conf` (process 812)" in each.saw]
+    assert bool(named) == is_told
+    if is_told:
+        assert found[0].hosts == ("garage",)
+        assert lines(found[0]) == [("garage", "kill -CONT 812")]
+        assert undone(found[0].fix[0]) == "kill -STOP 812"
 
 
 def test_a_frame_that_a_third_host_sends_back_is_told_once_for_all_links() -> None:

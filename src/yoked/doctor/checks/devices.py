@@ -16,8 +16,10 @@ from yoked.doctor.checks.query import (
     own_interfaces,
     part,
 )
+from yoked.doctor.repairs.system import let_go_on
 from yoked.doctor.repairs.tables import make_anew, set_link
 from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.text import one_line, shortened
 
 Kind = Literal["rule", "queue", "route", "setting", "program", "entry", "maker"]
 
@@ -233,6 +235,19 @@ def _differing(
             # The device below may have any name.
             if address_of(one) is None and name not in ("dev", "link"):
                 yield (name, one), (name, other)
+
+
+def stopped_near(host: HostSeen, device: str) -> Iterator[Oddity]:
+    """Programs on the way, each of which hands on what a tun device sends and gets, that stand."""
+    way = on_the_way(host, device)
+    for each in part(host, "writers", "stopped") or ():
+        if each["interface"] in way:
+            command = shortened(one_line(each["command"]))
+            words = (
+                f"the program `{command}` (process {each['pid']}), to which {each['interface']} "
+                "belongs, and which is stopped (state T)"
+            )
+            yield Oddity(host.name, words, (let_go_on(host.name, each["pid"]),), "program")
 
 
 def rings(host: HostSeen) -> Iterator[Oddity]:

@@ -20,7 +20,7 @@ from yoked.doctor.checks.blame import (
     changed_at_home,
     changed_by_rules,
 )
-from yoked.doctor.checks.devices import End, Kind, Oddity, on_the_way
+from yoked.doctor.checks.devices import End, Kind, Oddity, on_the_way, stopped_near
 from yoked.doctor.checks.query import (
     at,
     chosen_address,
@@ -73,6 +73,8 @@ _RULES = {
     "stalls": re.compile(rf"{_COUNT}|\bconnbytes\b"),
     "large": re.compile(r"\blength\b"),
 }
+# What comes of a program on the way that hands nothing on.
+_STANDS = frozenset({"silent", "stalls", "breaks"})
 # What a program may change again and again, by what comes of it.
 _LOOPS: Mapping[str, frozenset[str]] = {
     "breaks": frozenset({"connections", "links", "addresses", "routes", "rules"}),
@@ -158,6 +160,8 @@ def _oddities(seen: Examination, dial: Dial, symptom: Symptom) -> Iterator[Oddit
     if symptom not in ("slow", "late"):
         yield from _disturbing(seen, dial)
     for host, role, peer, device in _ends(seen, dial):
+        if symptom in _STANDS:
+            yield from stopped_near(host, device)
         if symptom in _LOOPS:
             yield from _loops(host, _LOOPS[symptom])
         for side in _sides(dial, symptom, role):

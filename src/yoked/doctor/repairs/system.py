@@ -73,6 +73,12 @@ def set_clock(host: str, service: str | None) -> Fix:
 
 
 @repair
+def let_go_on(host: str, pid: int) -> Fix:
+    """Have a stopped program go on."""
+    return as_root(host, "kill -CONT {pid}", "kill -STOP {pid}", pid=pid)
+
+
+@repair
 def start_ssh_server(host: str) -> Fix:
     """Start the ssh server, now and at each start of the host."""
     return as_root(
