@@ -201,6 +201,37 @@ def test_a_tunnel_whose_own_packets_are_routed_into_it_is_named_with_the_route()
     ]
 
 
+@pytest.mark.parametrize(
+    ("far", "mended"),
+    [
+        ("192.168.1.99", [f"ip link set dev vx0 type vxlan remote {GARAGE}"]),
+        # An address of one of them, and the same at both ends, which nobody can tell from here.
+        (GARAGE, []),
+    ],
+)
+def test_a_tunnel_to_an_address_that_its_other_end_no_longer_has_is_named(
+    far: str, mended: list[str]
+) -> None:
+    seen = tunnelled(tunnel(4789, ATTIC, far), tunnel(4789, GARAGE, ATTIC), error="ETIMEDOUT")
+
+    found = findings_of(seen)
+
+    assert [line for each in found for _, line in lines(each) if " remote " in line] == mended
+    if mended:
+        assert [each.hosts for each in found] == [("attic",)]
+        assert f"`remote {far}` of its vxlan vx0" in found[0].saw
+
+
+def test_a_far_end_behind_a_router_that_translates_is_not_blamed() -> None:
+    other = f"vx0 mtu 1450 vxlan id 42 remote {ATTIC} local 10.9.0.2 dstport 4789"
+    seen = tunnelled(tunnel(4789, ATTIC, "203.0.113.9"), other)
+    card = interface("eth0", "10.9.0.2", 24)
+    vx0 = next(each for each in seen.host("garage").interfaces if each["name"] == "vx0")
+    seen = change(seen, "garage", interfaces=(card, vx0))
+
+    assert not any("remote" in each.saw for each in findings_of(seen))
+
+
 @pytest.mark.parametrize(("device", "is_told"), [("vx0", True), ("tun7", False)])
 def test_a_stopped_program_to_which_the_device_of_a_link_belongs_is_named(
     device: str, is_told: bool

@@ -10,8 +10,11 @@ from typing import Literal
 
 from yoked.doctor.checks.query import (
     address_of,
+    addresses,
     at,
     chosen_device,
+    host_of_address,
+    in_network,
     mapping,
     own_interfaces,
     part,
@@ -198,6 +201,7 @@ def tunnel_near(end: End) -> Iterator[Oddity]:
     theirs = _kind_words(words_of(end.other).get(there, []))
     if not mine or not theirs or mine[0] != theirs[0]:
         return
+    yield from _far_end(end, mine, theirs)
     differing = list(_differing(mine, theirs))
     # Where nothing tells who is wrong, that end of the two which comes later in the fleet.
     names = [host.name for host in end.seen.up]
@@ -219,6 +223,25 @@ def tunnel_near(end: End) -> Iterator[Oddity]:
     )
     words = f"`{ours}` of its {mine[0]} {end.device}, where {end.other.name} has `{other}`"
     yield Oddity(end.host.name, words, (fix,))
+
+
+def _far_end(end: End, mine: Sequence[str], theirs: Sequence[str]) -> Iterator[Oddity]:
+    """A tunnel leads to an address that nobody has, while its other end leads here."""
+    ours, back = values(mine, "remote")[:1], values(theirs, "remote")[:1]
+    own = {address for _, address, _ in addresses(end.host)}
+    if not ours or not back or back[0] not in own or host_of_address(end.seen, ours[0]):
+        return
+    there = [*values(theirs, "local"), *(address for _, address, _ in addresses(end.other))]
+    # What a router translates is beyond these, and may be right.
+    wanted = next((each for each in there if in_network(end.host, back[0], each)), None)
+    if wanted is not None:
+        kind = mine[0]
+        to, was = (("type", kind, "remote", each) for each in (wanted, ours[0]))
+        words = (
+            f"`remote {ours[0]}` of its {kind} {end.device}, an address that no host here has; "
+            f"{end.other.name}'s is {wanted}"
+        )
+        yield Oddity(end.host.name, words, (set_link(end.host.name, end.device, to, was),))
 
 
 def _differing(
