@@ -136,6 +136,24 @@ def _infos() -> Iterator[Path]:
         yield from sorted(folder.glob("[!~]*.dist-info"))
 
 
+def stale_info(torch: Path, version: str, told: str | None) -> dict[str, str] | None:
+    """What pip takes for the torch that is imported, and is left of another; None: nothing is.
+
+    torch: its folder; version: as it says itself; told: as pip tells it. Gives folder and version.
+    """
+    if told == version:
+        return None
+    beside = {
+        _named(info)[1]: str(info)
+        for info in _infos()
+        if info.parent == torch.parent and _named(info)[0].lower() == "torch"
+    }
+    # Where nothing is of the version that it has, its own files may be the wrong ones.
+    if version not in beside or told not in beside:
+        return None
+    return {"folder": beside[told], "version": told}
+
+
 def _named(info: Path) -> tuple[str, str]:
     name, _, version = info.name[: -len(".dist-info")].partition("-")
     return name, version

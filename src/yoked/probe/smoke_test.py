@@ -148,18 +148,23 @@ def versions() -> dict[str, Any]:
     """Versions of this interpreter's packages, from metadata: importing torch takes seconds; and
     what Triton would find here.
     """
-    from yoked.core.torchbuild import torch_build
+    from yoked.core.torchbuild import torch_build, torch_version
+    from yoked.probe.interpreter import stale_info
     from yoked.probe.origins import version_of
 
     found = importlib.util.find_spec("torch")
+    told, own = version_of("torch"), torch_version()
+    origin = found.origin if found else None
+    stale = stale_info(Path(origin).parent, own, told) if origin and own else None
     return {
         "python": sys.executable,
         "python_version": ".".join(map(str, sys.version_info[:3])),
-        "torch": version_of("torch"),
-        "torch_path": found.origin if found else None,
+        "torch": own if stale else told,
+        "stale": stale,
+        "torch_path": origin,
         "numpy": version_of("numpy"),
         "stranded": _stranded(),
-        "compiled": _is_compiled(found.origin) if found and found.origin else None,
+        "compiled": _is_compiled(origin) if origin else None,
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
         **torch_build(),
     }

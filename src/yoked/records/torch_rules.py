@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from yoked.records.host_rules import BARRED, OTHER_HOME, PLACE
 from yoked.records.rules import (
+    complete,
     count,
     each,
     fields,
@@ -55,6 +56,8 @@ TORCH = fields(
         "error": text,
         "no_base": text,
         "took_s": number,
+        # What pip takes for this torch, and is left of another one.
+        "stale": complete({"folder": path, "version": version}),
         "stranded": path,  # packages beside it that it takes no notice of
         "tls_most": word,  # where the settings of OpenSSL allow no newer one
         "tls_file": path,

@@ -586,6 +586,9 @@ CASES = (
         fails("the interpreter ended with signal 9"),
         "garage", "health/memory/available_bytes", 1 << 30)),
     Case("torch-version", other_versions),
+    Case("torch-version", said("torch/stale", {
+        "folder": "/v/lib/python3.12/site-packages/torch-2.12.0+cpu.dist-info",
+        "version": "2.12.0+cpu"})),
     Case("gloo-missing", said("torch/gloo", False)),
     Case("numpy-missing", said("torch/numpy", None)),
     Case("python-version", said("torch/python_version", "3.13.1"), severity="warning"),

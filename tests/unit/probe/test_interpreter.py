@@ -239,3 +239,20 @@ def test_a_library_before_one_of_the_systems_is_told(
             "set_by": "LD_LIBRARY_PATH",
         }
     ]
+
+
+def test_a_folder_of_metadata_that_a_former_torch_left_is_told_where_pip_believes_it(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(packages))
+    torch = packages / "torch"
+    for name in ("Torch-2.13.0+cpu", "torch-2.12.0+cpu", "~orch-2.11.0+cpu"):
+        (packages / f"{name}.dist-info").mkdir()
+
+    stale = interpreter.stale_info(torch, "2.13.0+cpu", "2.12.0+cpu")
+
+    assert stale == {"folder": str(packages / "torch-2.12.0+cpu.dist-info"),
+                     "version": "2.12.0+cpu"}  # fmt: skip
+    assert interpreter.stale_info(torch, "2.13.0+cpu", "2.13.0+cpu") is None
+    # A torch whose own files are of another version than all that pip knows.
+    assert interpreter.stale_info(torch, "2.14.0", "2.12.0+cpu") is None

@@ -20,6 +20,7 @@ from yoked.doctor.repairs.packages import (
     make_environment,
     mend_environment,
     public,
+    remove_info,
 )
 from yoked.doctor.repairs.system import install_compiler
 from yoked.records.examination import Examination
@@ -176,12 +177,20 @@ def torch_shadowed(seen: Examination) -> Iterator[Match]:
 @_check(
     "torch-version",
     question="Do all hosts have one version of torch?",
-    saw="torch is {version} on {host}, and {wanted} on {others:list}",
-    why="two versions need not understand each other: handshakes fail, or sums differ",
+    saw={
+        "": "torch is {version} on {host}, and {wanted} on {others:list}",
+        "stale": "torch is {version} on {host}, and what pip knows of it is of {wanted}: {folder}",
+    },
+    why={
+        "": "two versions need not understand each other: handshakes fail, or sums differ",
+        "stale": "importlib.metadata tells the wrong one to all that ask, as transformers and "
+        "accelerate do: they refuse to be imported, or take another way",
+    },
     symptom="`Rendezvous` ends with a pickle error, `op.preamble.length <= op.nbytes`, or "
-    "the first collective hangs.",
-    cause="Two versions of torch: Gloo does not promise that they understand each other.",
-    fix="Gives the host the version that most hosts have.",
+    "the first collective hangs. `ImportError: torch>=2.13 is required` where it is.",
+    cause="Two versions of torch: Gloo does not promise that they understand each other. Or two "
+    "folders torch-*.dist-info beside each other, one of them of a torch that is gone.",
+    fix="Gives the host the version that most hosts have. Removes the folder that is left.",
     on_cluster="NCCL says so itself: `Mismatched NCCL version detected`.",
     explains=("world-failed", "package-altered"),
 )
@@ -189,6 +198,15 @@ def torch_version(seen: Examination) -> Iterator[Match]:
     wanted = reference(seen)
     for host in seen.up:
         version = mapping(host.torch).get("torch")
+        if stale := mapping(mapping(host.torch).get("stale")):
+            yield Match(
+                host.name,
+                remove_info(host.name, str(stale["folder"])),
+                how="stale",
+                version=version,
+                wanted=stale["version"],
+                folder=stale["folder"],
+            )
         if version is None or wanted is None or public(str(version)) == public(wanted):
             continue
         others = [

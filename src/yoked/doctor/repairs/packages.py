@@ -96,6 +96,12 @@ def _own_python(seen: Examination, host: HostSeen) -> str | None:
     return None if python is None else str(python)
 
 
+@repair
+def remove_info(host: str, folder: str) -> Fix:
+    """Remove what pip knows of a package that is there no more."""
+    return Fix(host, command_line("rm", "-r", folder))
+
+
 def get_torch(
     seen: Examination, host: HostSeen, version: str | None, *flags: str, index: str | None = None
 ) -> tuple[Fix, ...]:
