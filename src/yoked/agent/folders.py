@@ -11,6 +11,8 @@ the SHA-256 of a file, the target of a link.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -37,6 +39,8 @@ FILE, PROGRAM, LINK = "file", "program", "link"
 PLACES = ("trees", "data", "kernels")
 # No folder that is done has a name that begins so.
 _MAKING = ".making-"
+# What a file system says that has no locks to give.
+_NO_LOCKS = ("ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP")
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 # What a killed agent left in the making is swept up by the next one, but not another's work.
 _ABANDONED_AFTER_S = 86_400.0
@@ -117,6 +121,25 @@ def _content(path: Path) -> str:
         return sha256_of(path) if kind == stat.S_IFREG else _KINDS.get(kind, "a device")
     except OSError as problem:
         return f"unreadable: {problem.strerror}"
+
+
+def answer_folder_lock(call: Call) -> str | None:
+    """Why a file of `folder` cannot be locked, as a symbol (ENOLCK); None: one can, or there is
+    none, or somebody has it. Many programs lock what they read, as HDF5 does by itself.
+    """
+    folder = Path(call.args["folder"]).expanduser()
+    for where, _, names in os.walk(folder):
+        for path in (Path(where, name) for name in sorted(names)):
+            try:
+                # Who opens a pipe waits for its other end.
+                if path.is_file():
+                    with path.open("rb") as file:
+                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return None
+            except OSError as problem:
+                symbol = errno.errorcode.get(problem.errno or 0)
+                return symbol if symbol in _NO_LOCKS else None
+    return None
 
 
 def answer_folder_here(call: Call) -> str | None:

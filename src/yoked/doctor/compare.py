@@ -21,6 +21,8 @@ from yoked.remote.client import AgentClient, RemoteBug
 LIMIT_S = 900.0
 # What writes a file anew does so within this, or there is no saying so.
 _BETWEEN_S = 1.5
+# A server that gives no locks may leave one waiting.
+_LOCK_S = 5.0
 
 
 def with_contents(
@@ -52,11 +54,13 @@ def with_contents(
                 }
                 for kind, path in paths.items():
                     told[kind] |= _changing(agent, path, here[kind], told[kind])
+                locks = _lock(agent, paths["data"]) if "data" in paths else {}
         except (YokedError, RemoteBug) as problem:
             # It was asked for: the checks say that it could not be told.
             why = dict.fromkeys(paths, problem.what.splitlines()[0])
             told = {"untold": {**host.health.get("untold", {}), **why}}
-        return dataclasses.replace(host, health={**host.health, **told})
+            locks = {}
+        return dataclasses.replace(host, health={**host.health, **told, **locks})
 
     return dataclasses.replace(
         examination,
@@ -65,6 +69,15 @@ def with_contents(
             examination.need, data=here.get("data"), code=here.get("code"), folders=paths
         ),
     )
+
+
+def _lock(agent: AgentClient, folder: str) -> dict[str, str]:
+    """data_lock: why a host cannot lock files of the data, where it cannot."""
+    try:
+        found = agent.call("folder_lock", folder=folder, timeout_s=_LOCK_S)
+    except (YokedError, RemoteBug):
+        return {}
+    return {"data_lock": found} if found else {}
 
 
 def _changing(

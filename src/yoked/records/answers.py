@@ -48,6 +48,7 @@ from yoked.records.rules import (
     port,
     python_minor,
     run_name,
+    symbol,
     text,
     user,
     whole,
@@ -88,6 +89,7 @@ RESULTS: Mapping[str, Rule] = {
     "blobs_missing": named(text, count, strict=True),
     "blob_append": count,
     "folder_contents": optional(named(text, text, strict=True)),
+    "folder_lock": optional(symbol),
     "folder_here": optional(text),
     "folder_put": text,
     "pushed": all_of(

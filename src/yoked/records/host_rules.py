@@ -443,6 +443,7 @@ HEALTH = fields(
         # What the controller compares, file by file.
         "data": named(line, line),
         "code": named(line, line),
+        "data_lock": symbol,  # why no file of the data can be locked
         "untold": named(word, text),
     }
 )

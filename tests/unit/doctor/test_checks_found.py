@@ -701,6 +701,10 @@ CASES = (
     Case("data-differs", lambda: told(
         replace(home(), need=Need(data={"000.bin": "a1"})),
         "garage", "health/untold", {"data": "/srv/data: Permission denied"})),
+    Case("data-differs", lambda: told(
+        replace(home(), need=Need(data={"000.bin": "a1"}, folders={"data": "/srv/data"})),
+        "garage", "health/untold", {"data": "/srv/data: Transport endpoint is not connected"})),
+    Case("data-differs", said("health/data_lock", "ENOLCK"), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), severity="warning"),
     Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "x.bin": A_FOLDER})),
@@ -843,6 +847,10 @@ def test_a_trouble_is_one_finding_with_its_host_and_its_fix(case: Case) -> None:
     assert found[0].why
     # Those of an unknown failure are the words of the error itself.
     assert case.check == "ssh-other" or all(fix.repair for fix in found[0].fix)
+
+
+def test_locks_that_no_host_has_are_no_trouble() -> None:
+    assert findings_of(everywhere("health/data_lock", "ENOLCK")) == ()
 
 
 def test_every_check_has_cases_as_grave_as_it_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.agent import folders
 from yoked.agent.folders import contents
 from yoked.doctor import compare
 from yoked.doctor.checks.content import A_FOLDER, CHANGING
@@ -111,7 +113,9 @@ class Agent:
         self.folders: list[str] = []
         self._contents = contents
 
-    def call(self, name: str, *, timeout_s: float, folder: str, by_time: bool) -> Any:
+    def call(self, name: str, *, timeout_s: float, folder: str, by_time: bool = False) -> Any:
+        if name == "folder_lock":
+            return None
         assert name == "folder_contents"
         self.folders.append(folder)
         return self._contents
@@ -135,6 +139,33 @@ def test_where_the_program_takes_files_by_their_times_that_is_their_order(data: 
     assert seen.need.data is not None
     assert list(seen.need.data) == list(seen.hosts[0].health["data"]) == ["2.txt", "part/1.txt"]
     assert list(later.hosts[0].health["data"]) == ["part/1.txt", "2.txt"]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(errno.ENOLCK, {"data_lock": "ENOLCK"}), (errno.EWOULDBLOCK, {}), (None, {})],
+)
+def test_a_file_of_the_data_is_locked_as_programs_do_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: int | None, told: dict[str, str]
+) -> None:
+    tried = []
+
+    def flock(file: Any, how: int) -> None:
+        tried.append((Path(file.name), how))
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(folders, "fcntl", SimpleNamespace(flock=flock, LOCK_SH=1, LOCK_NB=4))
+    call = SimpleNamespace(args={"folder": str(data)})
+
+    class Locking(Agent):
+        def call(self, name: str, **args: Any) -> Any:
+            return folders.answer_folder_lock(call) if name == "folder_lock" else {}
+
+    seen = with_contents(Examination((host("attic"),)), {"data": data}, lambda _: Locking({}))
+
+    assert seen.hosts[0].health == {"limits": {}, "data": {}, **told}
+    assert tried == [(data / "2.txt", 5)]
 
 
 def test_a_folder_that_a_host_lacks_is_empty_there(data: Path) -> None:

@@ -17,6 +17,8 @@ from yoked.records.shell import Line, command_line, joined, path_word, shell_lin
 from yoked.units import listed, plural
 
 _SHOWN = 3
+# Of a FUSE mount whose program has died, and of NFS whose server has forgotten it.
+_DEAD_MOUNTS = ("Transport endpoint is not connected", "Stale file handle")
 # In the place of the hash of a file whose content was another a moment later.
 CHANGING = "changing: written anew while it was looked at"
 # In the place of the hash, as yoked.agent.folders has it.
@@ -121,6 +123,7 @@ def _hosts_with(
     saw={
         **dict.fromkeys(("", "hidden"), "the data on {host} is not the controller's: {described}"),
         "untold": "the data on {host} could not be compared: {described}",
+        "locks": "no file of the data on {host} can be locked ({described})",
     },
     why={
         "": "ranks read other rows than they think: the loss is of something else, or an epoch "
@@ -128,14 +131,18 @@ def _hosts_with(
         "hidden": "a program that takes all names of the folder (os.listdir) reads these as rows "
         "too; `yoked train` does not",
         "untold": "whoever trains there cannot read it either, or reads something else",
+        "locks": "a program that locks what it reads, as HDF5 does by itself, ends there, and "
+        "nowhere else, with an OSError",
     },
     symptom="The loss is garbage, the run hangs at the end of an epoch, or a rank stands in "
-    "open().",
+    "open(). `Transport endpoint is not connected`; `No locks available`.",
     cause="Shards are missing on a host, were prepared there with another tokenizer, or "
     "are left from an earlier set, which a program that takes all files reads too. A file that is "
     "a pipe, or that may not be read; a program that writes a file anew again and again. Of files "
-    "that macOS left beside the data it is a warning.",
-    fix="By hand, or by `yoked train`, which sends what is missing by content hash.",
+    "that macOS left beside the data it is a warning, and of a mount that gives no locks, where "
+    "another host has some. A FUSE mount whose program is gone.",
+    fix="By hand, or by `yoked train`, which sends what is missing by content hash. A dead mount "
+    "is taken away, to be mounted again.",
     on_cluster="On a cluster the data lies on one shared file system, so it cannot differ; "
     "a stale cache of it can.",
 )
@@ -144,10 +151,11 @@ def data_differs(seen: Examination) -> Iterator[Match]:
         if why := mapping(part(host, "untold")).get("data"):
             yield Match(
                 host.name,
-                by_hand(host.name, "mend what is said there, and look again"),
+                _read_again(seen, host, str(why)),
                 how="untold",
                 described=why,
             )
+    yield from _without_locks(seen)
     for host, flaws in _hosts_with(seen, "data", seen.need.data):
         if set(flaws.values()) == {"hidden"}:
             folder = place_of(seen)
@@ -172,6 +180,36 @@ def data_differs(seen: Examination) -> Iterator[Match]:
             ),
             *_brought(seen, host, flaws),
             described=_described(flaws),
+        )
+
+
+def _read_again(seen: Examination, host: HostSeen, why: str) -> Fix:
+    if why.endswith(_DEAD_MOUNTS):
+        return by_hand(
+            host.name,
+            "take the dead mount away, and mount it again: fusermount -uz {folder} || sudo umount "
+            "-l {folder}    where it lies further up, `findmnt -T {folder}` tells",
+            folder=place_of(seen),
+        )
+    return by_hand(host.name, "mend what is said there, and look again")
+
+
+def _without_locks(seen: Examination) -> Iterator[Match]:
+    told = {host.name: str(why) for host in seen.up if (why := part(host, "data_lock"))}
+    # Where nobody has any, all is as usual.
+    for name, why in told.items() if len(told) < len(seen.up) else ():
+        yield Match(
+            name,
+            by_hand(
+                name,
+                "turn the locks of that mount on (`findmnt -T {folder}`: lockd of NFS, -o flock of "
+                "Lustre), or copy the data to a disk of the host; for HDF5 alone: export "
+                "HDF5_USE_FILE_LOCKING=FALSE",
+                folder=place_of(seen),
+            ),
+            severity="warning",
+            how="locks",
+            described=why,
         )
 
 
