@@ -21,6 +21,7 @@ from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.agent.startfiles import places_of
 from yoked.agent.starttrace import StartFiles
+from yoked.agent.watch import BEAT
 from yoked.core.fs import sha256_of
 from yoked.core.parallel import gather_within
 from yoked.core.proc import ProcessId
@@ -54,7 +55,7 @@ def answer_small_launch(call: Call) -> dict[str, Any]:
     adopter {pid, command}: who does not wait for a program that has lost its parent. damaged: files
     of programs that are not what was sent. enclosed {command, start_file}: a login's own process 1,
     with which the kernel ends all that the login started, and what starts it, where a start file
-    does.
+    does. stood {times, lost_s}: of this agent, since the first look at this host.
     """
     del call
     acts = {"login": _login, "supervisor": _supervisor, "damaged": _damaged, "enclosed": _enclosed}
@@ -64,6 +65,7 @@ def answer_small_launch(call: Call) -> dict[str, Any]:
     if found["enclosed"]:
         # /proc may have other numbers than the programs of this login.
         found.pop("adopter", None)
+    found["stood"] = BEAT.stood()
     return {name: each for name, each in found.items() if each}
 
 

@@ -1,5 +1,5 @@
-"""Two looks at this host with time between them: how its clocks go, whether its limits stay, and
-what becomes of files that are written as a launch writes them.
+"""Two looks at this host with time between them: how its clocks go, whether its limits stay, what
+becomes of files that are written as a launch writes them, and whether this agent stood meanwhile.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,9 @@ _MARK = secrets.token_hex(6)
 _PREFIX, _SUFFIX = "yoked-look-", ".json"
 _LEFT = re.compile(rf"{_PREFIX}([0-9a-f]{{12}})-")
 _left: dict[str, Path] = {}
+# How often it is looked whether all stood; what a busy host leaves waiting is shorter than the
+# other.
+_BEAT_S, _STOOD_S = 0.05, 1.0
 
 
 def answer_watch(call: Call) -> dict[str, Any]:
@@ -38,6 +42,7 @@ def answer_watch(call: Call) -> dict[str, Any]:
     time_s, monotonic_s = time.time(), time.monotonic()
     acts: dict[str, Callable[[], Any]] = {}
     if call.args.get("files") == "leave":
+        BEAT.begin()
         acts = {name: partial(_leave, name, path) for name, path in _folders().items()}
     elif call.args.get("files") == "look":
         acts = {name: partial(_look, name) for name in list(_left)}
@@ -49,6 +54,36 @@ def answer_watch(call: Call) -> dict[str, Any]:
         "limits": {name: limits[name] for name in LIMITS},
         "folders": {name: each for name, each in told.items() if each is not None},
     }
+
+
+class Beat:
+    """Tells the times at which nothing ran here, by a thread that does nothing else."""
+
+    def __init__(self) -> None:
+        self._gaps_s: list[float] = []
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def begin(self) -> None:
+        """From now on."""
+        if not self._thread.ident:
+            self._thread.start()
+
+    def stood(self) -> dict[str, Any] | None:
+        """times and lost_s; None: it never stood for long."""
+        gaps_s = list(self._gaps_s)
+        return {"times": len(gaps_s), "lost_s": round(sum(gaps_s), 1)} if gaps_s else None
+
+    def _beat(self) -> None:
+        seen_s = time.monotonic()
+        while True:
+            time.sleep(_BEAT_S)
+            now_s = time.monotonic()
+            if now_s - seen_s > _STOOD_S:
+                self._gaps_s.append(now_s - seen_s)
+            seen_s = now_s
+
+
+BEAT = Beat()
 
 
 def _folders() -> dict[str, Path]:

@@ -6,8 +6,10 @@ import fcntl
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from ast import literal_eval
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,26 @@ def test_who_does_not_wait_for_an_orphan_is_told(waits_for: int, is_told: bool) 
     told, first = said.rsplit(" ", 1)
     assert (f"'pid': {first.strip()}," in told) == is_told
     assert (told == first.strip()) != is_told
+
+
+def test_an_agent_that_stood_with_its_host_tells_for_how_long() -> None:
+    program = (
+        "import sys; from yoked.agent import watch; watch._STOOD_S = 0.2; watch.BEAT.begin(); "
+        "print(watch.BEAT.stood(), flush=True); sys.stdin.readline(); "
+        "exec('while not watch.BEAT.stood(): pass'); print(watch.BEAT.stood()['times'])"
+    )
+    argv = [sys.executable, "-c", program]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        before = process.stdout.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.6)
+        process.send_signal(signal.SIGCONT)
+        after, _ = process.communicate(b"\n", timeout=20)
+
+    assert (before, after) == (b"None\n", b"1\n")
 
 
 _IN_A_LOGIN = "from yoked.agent import smalllaunch as s; print(s._enclosed())"

@@ -671,6 +671,9 @@ CASES = (
     Case("shutdown", said("health/power/shutdown_s", 40.0)),
     Case("shutdown", said("health/power/shutdown_s", 9 * 3600.0), severity="warning"),
     Case("logout", said("health/power/kill_user_processes", True)),
+    Case("paused", lambda: told(
+        rested("attic", "garage", "ETIMEDOUT"),
+        "garage", "health/launch", {"stood": {"times": 1, "lost_s": 3.0}})),
     Case("battery", said("health/power/on_battery", True), severity="warning"),
     Case("lid", said("health/power/can_inhibit", False, "study"),
          hosts=("study",), severity="warning"),
@@ -851,6 +854,18 @@ def test_a_trouble_is_one_finding_with_its_host_and_its_fix(case: Case) -> None:
 
 def test_locks_that_no_host_has_are_no_trouble() -> None:
     assert findings_of(everywhere("health/data_lock", "ENOLCK")) == ()
+
+
+@pytest.mark.parametrize(
+    ("stood", "stops"),
+    [({"times": 1, "lost_s": 1.2}, None), ({"times": 3, "lost_s": 6.0}, {"times": 1, "lost_s": 6})],
+)
+def test_a_host_that_a_busy_moment_or_a_person_held_up_is_not_called_paused(
+    stood: dict[str, Any], stops: dict[str, Any] | None
+) -> None:
+    seen = told(home(), "garage", "health/launch", {"stood": stood})
+
+    assert findings_of(told(seen, "garage", "torch/stops", stops)) == ()
 
 
 def test_every_check_has_cases_as_grave_as_it_says() -> None:

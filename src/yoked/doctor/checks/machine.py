@@ -266,8 +266,10 @@ def ranks(seen: Examination) -> Iterator[Match]:
     fix="By hand: a higher quota, or one rank with as many threads as it grants; or the usual "
     "priority.",
     on_cluster="Kubernetes: `resources.limits.cpu`; leave it out, or make it whole.",
-    explains=("agent-failed", "torch-import", "world-failed", "ssh-slow", "jitter", "loss"),
-)
+    explains=(
+        "paused", "agent-failed", "torch-import", "world-failed", "ssh-slow", "jitter", "loss"
+    ),
+)  # fmt: skip
 def cpu_quota(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         yield from _stopped(host)

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from functools import partial
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.query import part
+from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.system import let_linger, mask_sleep, unlock_cpu_speed
+from yoked.fleet.model import HERE
 from yoked.records.examination import Examination, HostSeen
 
 _SLEEPS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "poweroff", "halt")
 _SOON_S = 3600.0
+# A host that has much to do may leave an agent waiting for a second, and once.
+_OFTEN, _LONG_S = 2, 2.0
 # What most of these checks have in common.
 _check = partial(check, reads=("health.power",), severity="warning")
 
@@ -34,6 +37,39 @@ def battery(seen: Examination) -> Iterator[Match]:
         told = part(host, "power", "on_battery")
         if (host.facts.get("on_battery") if told is None else told) is True:
             yield Match(host.name, by_hand(host.name, "plug {host} in"))
+
+
+@_check(
+    "paused",
+    question="Does every host go on all the time?",
+    reads=("health.launch",),
+    severity="error",
+    saw="all that ran for this look on {host} stood {times:plural time}, for {lost_s:duration} in "
+    "all, and no program there had stopped it",
+    why="each wait for it takes seconds: all ranks stand with it, and a launch is given up",
+    symptom="Steps take several times as long, and by turns; connections answer seconds later.",
+    cause="It is a virtual machine or a container that is paused from outside: for snapshots and "
+    "backups, by `docker pause`, by the freezer of its control group, or by a manager that has too "
+    "little for all its guests. Cable, switch and radio are not to blame.",
+    fix="By hand.",
+    explains=("bulk-stalls", "agent-failed", "torch-import", "world-failed", "ssh-slow", "jitter",
+              "loss", "slow-link", "dial-failed", "slow-names"),
+)  # fmt: skip
+def paused(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        told = mapping(part(host, "launch", "stood"))
+        times, lost_s = told.get("times") or 0, told.get("lost_s") or 0.0
+        # Whoever is known by his signal is told as such; and who stops the doctor stops this agent.
+        known = mapping(host.torch).get("stops") or host.name == HERE
+        if known or (times < _OFTEN and lost_s < _LONG_S):
+            continue
+        look = by_hand(
+            host.name,
+            "at the machine or the manager on which {host} runs: end what pauses it, or take "
+            "snapshots and backups live; cgroup.events of its control group has `frozen 1` where "
+            "that is it",
+        )
+        yield Match(host.name, look, times=times, lost_s=lost_s)
 
 
 def _can_sleep(host: HostSeen) -> bool:
@@ -142,4 +178,4 @@ def shutdown(seen: Examination) -> Iterator[Match]:
             )
 
 
-CHECKS = (shutdown, logout, battery, lid, idle_sleep, throttled)
+CHECKS = (paused, shutdown, logout, battery, lid, idle_sleep, throttled)
