@@ -29,6 +29,8 @@ _NO_RIGHT = frozenset(
 # A process, or the whole machine, may hold no more files open.
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
+# How a pointer of git-lfs begins, and what it is smaller than. Source: docs/spec.md of git-lfs.
+_POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/v1", 1024
 _SCRATCH = "yoked-scratch-"
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
@@ -235,6 +237,17 @@ def sync_path(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def is_lfs_pointer(path: Path, size_bytes: int) -> bool:
+    """Whether a file only says where git-lfs would get its content; one that is gone is none."""
+    if size_bytes >= _POINTER_BYTES:
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
 
 
 def sha256_of(path: Path) -> str:

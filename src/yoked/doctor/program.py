@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from yoked.core.fs import is_lfs_pointer
 from yoked.core.names import NOT_UTF8
 from yoked.core.shadows import shadowing
 
@@ -61,7 +62,8 @@ class ProgramHere:
     here; plain: of what they import here, folders without __init__.py, before which Python
     takes any package of that name, wherever it is installed; unsorted, file_times, local_time:
     as FILE:LINE, what `_ASKS` has; special: names below this folder that are no files, each
-    with its kind; misnamed: those that are no UTF-8.
+    with its kind; misnamed: those that are no UTF-8; pointers: files that say where git-lfs would
+    get their content.
     """
 
     shadows: tuple[str, ...] = ()
@@ -76,6 +78,7 @@ class ProgramHere:
     named: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
     misnamed: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
 
 
 def program_here(*, quick: bool) -> ProgramHere:
@@ -101,7 +104,7 @@ def program_here(*, quick: bool) -> ProgramHere:
     beside = {name.partition(".")[0] for name in names}
     wanted = {each for text in used.values() for each in _imported(text)}
     modules = sorted(wanted - beside - _KNOWN - sys.stdlib_module_names)
-    special, misnamed = _odd(folder) if programs and not quick else ([], [])
+    odd = _odd(folder) if programs and not quick else {}
     return ProgramHere(
         shadows=tuple(str(folder / name) for name in hiding),
         programs=tuple(str(folder / name) for name in programs),
@@ -111,8 +114,7 @@ def program_here(*, quick: bool) -> ProgramHere:
         **{how: tuple(_asking(used, *lines)) for how, lines in _ASKS.items()},
         broken=() if quick else tuple(_broken(folder, used, wanted & beside, names))[:_MOST_ODD],
         named=() if quick else tuple(_named(folder, used))[:_MOST_NAMED],
-        special=tuple(special[:_MOST_ODD]),
-        misnamed=tuple(misnamed[:_MOST_ODD]),
+        **{how: tuple(names[:_MOST_ODD]) for how, names in odd.items()},
     )
 
 
@@ -190,10 +192,9 @@ def _named(folder: Path, used: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _odd(folder: Path) -> tuple[list[str], list[str]]:
-    """(names that are no files, each with its kind; names that are no UTF-8) below a folder."""
-    special: list[str] = []
-    misnamed: list[str] = []
+def _odd(folder: Path) -> dict[str, list[str]]:
+    """special, misnamed and pointers below a folder, as `ProgramHere` has them."""
+    found: dict[str, list[str]] = {"special": [], "misnamed": [], "pointers": []}
     count = 0
     for where, folders, names in os.walk(folder):
         folders[:] = [each for each in folders if each[0] != "." and each not in _PASSED_OVER
@@ -202,16 +203,19 @@ def _odd(folder: Path) -> tuple[list[str], list[str]]:
             below = str(Path(where, name).relative_to(folder))
             count += 1
             if count > _MOST_NAMES:
-                return special, misnamed
+                return found
             if NOT_UTF8.search(name):
-                misnamed.append(below)
+                found["misnamed"].append(below)
             try:
-                kind = stat.S_IFMT(os.lstat(Path(where, name)).st_mode)
+                told = os.lstat(Path(where, name))
+                kind = stat.S_IFMT(told.st_mode)
+                if kind == stat.S_IFREG and is_lfs_pointer(Path(where, name), told.st_size):
+                    found["pointers"].append(below)
             except OSError:
                 continue
             if kind in _KINDS:
-                special.append(f"{below} ({_KINDS[kind]})")
-    return special, misnamed
+                found["special"].append(f"{below} ({_KINDS[kind]})")
+    return found
 
 
 def _plain(folder: Path, wanted: Iterable[str]) -> Iterator[str]:

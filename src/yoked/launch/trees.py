@@ -17,7 +17,7 @@ from shlex import quote
 
 import yoked
 from yoked.agent.folders import FILE, LINK, PROGRAM, entries_digest, pack_entries
-from yoked.core.fs import sha256_of
+from yoked.core.fs import is_lfs_pointer, sha256_of
 from yoked.core.patterns import any_matches
 from yoked.core.shadows import shadowing
 from yoked.errors import UsageError
@@ -188,6 +188,16 @@ class Tree:
             "torch, which fails beside it: rename it"
             for name in shadowing(each.path for each in self.entries)
         ]
+        files_here = (each for each in self.entries if each.kind != LINK)
+        pointers = [
+            each.path for each in files_here if is_lfs_pointer(each.source, each.size_bytes)
+        ]
+        if pointers:
+            more = f" and {plural(len(pointers) - 1, 'other file')}" if pointers[1:] else ""
+            said.append(
+                f"{one_line(pointers[0])}{more}: a pointer of git-lfs travels, and not the "
+                "content; `git lfs pull` brings that"
+            )
         said += [f"include {pattern}: no file of the folder matches" for pattern in self.unmatched]
         return said
 

@@ -104,6 +104,17 @@ def test_names_that_are_no_files_or_no_text_are_told(folder: Path) -> None:
     assert program_here(quick=True) == ProgramHere()
 
 
+def test_a_pointer_of_git_lfs_in_the_place_of_a_file_is_told(folder: Path) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 16\n"
+    (folder / "deep").mkdir()
+    (folder / "deep" / "scales.txt").write_text(pointer)
+    (folder / "notes.txt").write_text("version 2\n")
+    (folder / "how.md").write_text(pointer + "x" * 1024)
+
+    assert program_here(quick=False).pointers == ("deep/scales.txt",)
+    assert program_here(quick=True) == ProgramHere()
+
+
 def test_what_no_python_could_run_of_a_program_is_told(folder: Path) -> None:
     (folder / "common.py").write_text("import os\n<<<<<<< HEAD\nimport my_files\n")
     (folder / "my_losses.py").symlink_to("gone.py")

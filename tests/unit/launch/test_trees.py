@@ -540,6 +540,18 @@ def test_a_file_that_hides_a_module_of_pythons_is_told(program: Path) -> None:
 
 
 @needs_git
+def test_a_pointer_of_git_lfs_is_told_before_it_travels(program: Path) -> None:
+    before = Tree.scan(program).lines()
+    for name in ("scales.txt", "table.npy"):
+        (program / name).write_text("version https://git-lfs.github.com/spec/v1\nsize 16\n")
+
+    said = [line for line in Tree.scan(program).lines() if "git-lfs" in line]
+
+    assert not any("git-lfs" in line for line in before)
+    (line,) = said
+    assert line.startswith("scales.txt and 1 other file: a pointer of git-lfs travels")
+
+
 def test_what_is_included_travels_though_it_is_ignored(program: Path, tmp_path: Path) -> None:
     put(program, ".gitignore", "*.bin\ndata\nbuild/\n")
     for name in ("weights.bin", "pkg/other.bin", "build/deep/x.so", "build/.git/config"):

@@ -12,7 +12,7 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.content import A_FOLDER, is_shadow, on_first_files, place_of, shown_name
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
-from yoked.records.examination import Examination, Fix
+from yoked.records.examination import Examination, Fix, Severity
 from yoked.records.shell import Line, joined, quoted, shell_line
 from yoked.units import first_listed, listed
 
@@ -135,20 +135,25 @@ def _renamed(folder: Line | None, name: str) -> Line:
         "broken": "{names}, in what the program here is made of",
         "special": "{names} in the program's folder: no file that could travel",
         "name": "{names} in the program's folder: a name that is no UTF-8",
+        "pointer": "{names} in the program's folder: a pointer of git-lfs in the place of the "
+        "content",
     },
     why={
         "left": "`No module named ...` on every host, though it is found here",
         "left_named": "`No such file or directory` on every host, though it is found here",
         "broken": "every rank ends with it, on each host",
         "special": "a program that opens it waits for its other end, or fails",
+        "pointer": "three lines of text travel, and each rank that reads it gets those",
         "name": "a program or a tool that prints or writes down names fails: `UnicodeEncodeError`",
     },
     symptom="`ModuleNotFoundError` on all hosts of what lies beside the program; "
-    "`UnicodeEncodeError: surrogates not allowed`.",
+    "`UnicodeEncodeError: surrogates not allowed`; `could not convert string to float: 'version "
+    "https://git-lfs...`.",
     cause="A line of .gitignore or .git/info/exclude, in the program's folder or in one above it, "
-    "leaves a module out; a file that was not saved whole, or has the marks of a merge in it. "
-    "These are warnings: files that the program only names, a pipe or a socket of some tool, names "
-    "out of an archive of another system.",
+    "leaves a module out; a file that was not saved whole, or has the marks of a merge in it; a "
+    "clone that was made without git-lfs. These are warnings: files that the program only names, "
+    "pointers that it does not name, a pipe or a socket of some tool, names out of an archive of "
+    "another system.",
     fix="By hand.",
 )
 def program_odd(seen: Examination) -> Iterator[Match]:
@@ -181,6 +186,7 @@ def program_odd(seen: Examination) -> Iterator[Match]:
             names=first_listed(left),
             it="it" if len(left) == 1 else "them",
         )
+    yield from _pointers(seen)
     for how in ("special", "misnamed"):
         if names := list(map(str, at(seen.controller, how) or ())):
             yield Match(
@@ -190,6 +196,22 @@ def program_odd(seen: Examination) -> Iterator[Match]:
                 how="special" if how == "special" else "name",
                 names=first_listed(map(shown_name, names)),
             )
+
+
+def _pointers(seen: Examination) -> Iterator[Match]:
+    pointers = list(map(str, at(seen.controller, "pointers") or ()))
+    named = [each for each in pointers if each in (at(seen.controller, "named") or ())]
+    others = [each for each in pointers if each not in named]
+    severities: tuple[Severity, ...] = ("error", "warning")
+    for severity, names in zip(severities, (named, others), strict=True):
+        if names:
+            pull = by_hand(
+                "",
+                "git lfs install && git lfs pull    in the program's folder; git-lfs is a package "
+                "of that name",
+            )
+            shown = first_listed(map(shown_name, names))
+            yield Match((), pull, severity=severity, how="pointer", names=shown)
 
 
 def _minor(version: object) -> int:
