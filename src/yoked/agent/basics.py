@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import stat
 import subprocess
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+# Of memory, which is no file.
+EXECUTABLE = "executable memory"
 # The numbers by which the kernel knows them, and how they are opened.
 _DEVICES = {
     "/dev/null": ((1, 3), os.O_RDWR),
@@ -40,6 +43,7 @@ def probe_basics() -> dict[str, str]:
         "/bin/sh": partial(shell_flaw, "/bin/sh"),
         "/proc": _proc_flaw,
         "/sys": _sys_flaw,
+        EXECUTABLE: _memory_flaw,
     }
     found = {}
     for name, tried in tries.items():
@@ -88,6 +92,25 @@ def _proc_flaw() -> str | None:
     if not Path("/proc/self").exists():
         return None
     return next((f"{name} is empty" for name in _READ if not Path(name).read_bytes()), None)
+
+
+def _memory_flaw() -> None:
+    """Make written memory executable, as whatever compiles while it runs does. Raises OSError.
+
+    Source: PR_SET_MDWE(2const), SystemCallFilter= and MemoryDenyWriteExecute= of systemd.exec(5).
+    """
+    try:
+        import ctypes
+    except ImportError:
+        # A Python that was built without libffi.
+        return
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    page.write(b"\xc3")
+    place = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    libc = ctypes.CDLL(None, use_errno=True)
+    allowed = mmap.PROT_READ | mmap.PROT_EXEC
+    if libc.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(mmap.PAGESIZE), allowed):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _sys_flaw() -> str | None:

@@ -184,6 +184,8 @@ _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
     needed=("run", "ours", "age_s"),
 )
+_BASICS = ("/dev/null", "/dev/zero", "/dev/urandom", "/bin/sh", "/proc", "/sys",
+           "executable memory")  # fmt: skip
 # What became of a file that was left in a folder: see yoked.agent.watch.
 LEFT = {"kept": flag, "now": optional(line), "mark": word, "beside": each(word)}
 _FOLDER = fields(
@@ -252,9 +254,7 @@ HEALTH = fields(
         # Libraries that /etc/ld.so.preload loads into every program.
         "preload": each(line),
         # By what every program needs and does not work, why.
-        "basics": named(
-            one_of("/dev/null", "/dev/zero", "/dev/urandom", "/bin/sh", "/proc", "/sys"), line
-        ),
+        "basics": named(one_of(*_BASICS), line),
         "firewall": fields(
             {
                 "kind": word,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def test_a_flaw_has_the_kernels_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basics, "_DEVICES", {"/dev/no-such": (NULL, os.O_RDWR)})
 
     assert probe_basics()["/dev/no-such"] == "ENOENT: No such file or directory"
+
+
+@LINUX
+def test_memory_that_may_not_become_executable_is_told() -> None:
+    program = (
+        "import ctypes, sys\n"
+        "from yoked.agent.basics import probe_basics\n"
+        "if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE\n"
+        "    sys.exit(3)\n"
+        "print(probe_basics().get('executable memory'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    if done.returncode == 3:
+        pytest.skip("this kernel has no MDWE")
+
+    assert done.stdout == "EACCES: Permission denied\n", done.stderr
 
 
 def test_a_shell_that_speaks_another_language_is_told_with_its_words(tmp_path: Path) -> None:

@@ -248,6 +248,10 @@ CASES = (
         "/dev/null": "a plain file of 11 bytes",
         "/bin/sh": "/usr/bin/fish does not understand sh: fish: Unsupported use of '='"})),
     Case("agent-failed", said("health/basics", {"/dev/null": "EACCES: Permission denied"})),
+    *(Case("agent-failed", lambda denials=denials: told(
+        said("health/basics", {"executable memory": "EACCES: Permission denied"})(),
+        "garage", "health/tables/denials", denials)) for denials in (
+            [], ["/etc/systemd/system/ssh.service.d/hard.conf:2 MemoryDenyWriteExecute=yes"])),
     Case("agent-failed", said("health/basics", {
         "/sys": "empty: no sysfs is mounted there", "/dev/zero": "no device"}),
          severity="warning"),
