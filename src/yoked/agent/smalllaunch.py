@@ -4,6 +4,7 @@ files that are here already.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -24,13 +25,15 @@ from yoked.agent.starttrace import StartFiles
 from yoked.agent.watch import BEAT
 from yoked.core.fs import sha256_of
 from yoked.core.parallel import gather_within
-from yoked.core.proc import ProcessId
+from yoked.core.proc import ProcessId, all_processes
 from yoked.errors import HostError
 from yoked.paths import cache_root
 
 # Where nothing is wrong, all is over in a tenth of a second. Some inits look every two seconds for
 # what has ended.
 _LIMIT_S, _START_S, _READ_S, _REAPED_S, _POLL_S = 6.0, 4.0, 0.5, 4.0, 0.02
+# No step of a build takes this long.
+_BUILDS_S = 1800.0
 _LARGE_BYTES = 1 << 20
 _LONGEST = 120
 # It leaves another one behind, as a launch does, and tells its number. That one is killed then.
@@ -55,14 +58,16 @@ def answer_small_launch(call: Call) -> dict[str, Any]:
     adopter {pid, command}: who does not wait for a program that has lost its parent. damaged: files
     of programs that are not what was sent. enclosed {command, start_file}: a login's own process 1,
     with which the kernel ends all that the login started, and what starts it, where a start file
-    does. stood {times, lost_s}: of this agent, since the first look at this host.
+    does. batons: locks of torch's builds of extensions that nobody holds. stood {times, lost_s}: of
+    this agent, since the first look at this host.
     """
     del call
-    acts = {"login": _login, "supervisor": _supervisor, "damaged": _damaged, "enclosed": _enclosed}
+    acts = {"login": _login, "supervisor": _supervisor, "damaged": _damaged, "enclosed": _enclosed,
+            "batons": _batons}  # fmt: skip
     told, _ = gather_within(_LIMIT_S, acts)
-    found = {**{name: told.get(name) for name in ("login", "damaged", "enclosed")},
-             **(told.get("supervisor") or {})}  # fmt: skip
-    if found["enclosed"]:
+    supervisor = told.pop("supervisor", None) or {}
+    found = {**told, **supervisor}
+    if found.get("enclosed"):
         # /proc may have other numbers than the programs of this login.
         found.pop("adopter", None)
     found["stood"] = BEAT.stood()
@@ -141,6 +146,39 @@ def _first_process(proc: Path) -> ProcessId | None:
         parent = _PARENT.search(status)
         status = text(proc / (parent[1] if parent else "0") / "status")
     return None
+
+
+def _batons() -> list[str]:
+    """The files `lock` that killed builds left: whoever loads that extension waits for its end.
+
+    Source: torch/utils/file_baton.py; _get_build_directory of torch/utils/cpp_extension.py.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(caches, "torch_extensions"))
+    found = sorted({*root.glob("*/lock"), *root.glob("*/*/lock")})
+    # Whoever builds has it open. On a home that hosts share, that may be elsewhere.
+    left = [path for path in found if time.time() - _newest_s(path.parent) > _BUILDS_S]
+    held = _open_files() if left else set()
+    return [str(path) for path in left if os.path.realpath(path) not in held]
+
+
+def _newest_s(folder: Path) -> float:
+    try:
+        return max(each.lstat().st_mtime for each in folder.iterdir())
+    except (OSError, ValueError):
+        return time.time()
+
+
+def _open_files() -> set[str]:
+    """Those that programs have open, as far as they are ours to look at."""
+    found = set()
+    for process in all_processes():
+        # It may have ended, and a file be closed.
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add(str(link.readlink()))
+    return found
 
 
 def _damaged() -> list[str]:

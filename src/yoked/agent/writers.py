@@ -112,7 +112,7 @@ def _stopped(proc: Path, names: Iterable[Path]) -> Iterator[dict[str, Any]]:
         state = text(process / "stat").rpartition(")")[2].split()[:1]
         if state != ["T"] or _network(process) not in (here, ""):
             continue
-        told = "\n".join(text(path) for path in (process / "fdinfo").glob("*"))
+        told = "\n".join(map(text, _listed(process / "fdinfo")))
         words = " ".join(text(process / "cmdline").split("\0")).strip()
         for interface in sorted(set(_TUN.findall(told))):
             yield {
@@ -120,6 +120,14 @@ def _stopped(proc: Path, names: Iterable[Path]) -> Iterator[dict[str, Any]]:
                 "command": words[:_LONGEST],
                 "interface": interface,
             }
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        # It has ended, or is not ours to look at.
+        return []
 
 
 def _inodes(table: str) -> set[str]:

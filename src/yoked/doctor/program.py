@@ -30,6 +30,7 @@ _FIRST = re.compile(r"\s*(\w+)")
 _KNOWN = frozenset({"torch", "yoked"})
 # A text that may be the name of a file.
 _QUOTED = re.compile(r"[\"']([^\"'\n\\{}]{1,200})[\"']")
+_BUILDS = re.compile(r"\b(?:cpp_extension|torch_extensions|FileBaton|load_inline)\b")
 # Lines that ask for what may be another on each host: a folder's names as they come, files in the
 # order of their times, local time. And what such a line has where that does no harm.
 _ASKS = {
@@ -63,7 +64,7 @@ class ProgramHere:
     takes any package of that name, wherever it is installed; unsorted, file_times, local_time:
     as FILE:LINE, what `_ASKS` has; special: names below this folder that are no files, each
     with its kind; misnamed: those that are no UTF-8; pointers: files that say where git-lfs would
-    get their content.
+    get their content; extensions: names in sources that build some by torch.
     """
 
     shadows: tuple[str, ...] = ()
@@ -79,6 +80,7 @@ class ProgramHere:
     special: tuple[str, ...] = ()
     misnamed: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
 
 
 def program_here(*, quick: bool) -> ProgramHere:
@@ -114,6 +116,7 @@ def program_here(*, quick: bool) -> ProgramHere:
         **{how: tuple(_asking(used, *lines)) for how, lines in _ASKS.items()},
         broken=() if quick else tuple(_broken(folder, used, wanted & beside, names))[:_MOST_ODD],
         named=() if quick else tuple(_named(folder, used))[:_MOST_NAMED],
+        extensions=tuple(_extensions(used))[:_MOST_NAMED],
         **{how: tuple(names[:_MOST_ODD]) for how, names in odd.items()},
     )
 
@@ -190,6 +193,13 @@ def _named(folder: Path, used: Mapping[str, str]) -> list[str]:
         if is_here and name not in used:
             found.append(name)
     return found
+
+
+def _extensions(used: Mapping[str, str]) -> list[str]:
+    """Names that may be those of extensions, which torch builds on each host."""
+    texts = [text for text in used.values() if _BUILDS.search(text)]
+    quoted = {each for text in texts for each in _QUOTED.findall(text)}
+    return sorted({part for each in quoted for part in each.split("/") if part.isidentifier()})
 
 
 def _odd(folder: Path) -> dict[str, list[str]]:

@@ -52,7 +52,7 @@ _WANTED = fields(
     }
 )
 _LINES = ("unsorted", "file_times", "local_time", "own", "left", "named", "left_named", "broken",
-          "special", "misnamed", "pointers")  # fmt: skip
+          "special", "misnamed", "pointers", "extensions")  # fmt: skip
 _CONTROLLER = fields(
     {
         "hostname": label,

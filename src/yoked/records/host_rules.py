@@ -175,6 +175,7 @@ LAUNCH = fields(
         ),
         "adopter": _PROGRAM,
         "damaged": each(path),
+        "batons": each(path),
         "stood": complete({"times": count, "lost_s": number}),
         "enclosed": complete({"command": text, "start_file": optional(START_COMMAND)}),
     }

@@ -199,6 +199,30 @@ def test_a_process_tree_that_was_there_before_a_login_is_not_told(in_a_login: st
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "None\n"
 
 
+@pytest.mark.parametrize("variable", ["TORCH_EXTENSIONS_DIR", None])
+def test_the_lock_of_a_build_that_was_killed_is_told_and_that_of_one_that_goes_on_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    root = tmp_path / ".cache/torch_extensions/py312_cpu"
+    if variable:
+        root = tmp_path / "extensions"
+        monkeypatch.setenv(variable, str(root))
+    for name in ("killed", "held", "young", "built"):
+        (root / name).mkdir(parents=True)
+        (root / name / "a.o").write_text("")
+        if name != "built":
+            (root / name / "lock").write_text("")
+        for path in (root / name).iterdir():
+            os.utime(path, None if name == "young" else (1, 1))
+
+    with (root / "held/lock").open():
+        told = launched()
+
+    assert told == {"batons": [str(root / "killed/lock")]}
+
+
 def kept(name: str, content: bytes) -> Path:
     """A program's file, as a launch leaves it in the cache."""
     source = cache_root() / "source"

@@ -183,6 +183,7 @@ FOLLOWS = ["table inet fw {", "chain input {",
            "type filter hook input priority filter; policy accept;",
            "ct state established,related accept", "}", "}"]  # fmt: skip
 
+BUILDS = "/home/ada/.cache/torch_extensions/py312_cpu"
 CASES = (
     # ssh
     Case("ssh-unresolved", no_agent("unresolved", "Could not resolve hostname")),
@@ -830,6 +831,12 @@ CASES = (
         severity="warning"),
     Case("small-launch", said("health/launch", {"adopter": {"pid": 98, "command": "boxd"}}),
          severity="warning"),
+    Case("small-launch", said("health/launch", {"batons": [f"{BUILDS}/fused_adam/lock"]}),
+         severity="warning"),
+    # Of the program's own name there is one.
+    Case("small-launch", lambda: told(
+        here(extensions=["rows"]), "garage", "health/launch",
+        {"batons": [f"{BUILDS}/{name}/lock" for name in ("fused_adam", "rows")]})),
     *(Case("small-launch", said("health/launch", {"enclosed": {
         "command": "bash -c python3", "start_file": start_file}}))
       for start_file in (None, {"file": "/home/ada/.bashrc", "line": 1,

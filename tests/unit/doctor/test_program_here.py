@@ -115,6 +115,16 @@ def test_a_pointer_of_git_lfs_in_the_place_of_a_file_is_told(folder: Path) -> No
     assert program_here(quick=True) == ProgramHere()
 
 
+def test_names_of_extensions_that_a_program_builds_are_told(folder: Path) -> None:
+    (folder / "common.py").write_text(
+        'from torch.utils.cpp_extension import load\nload("rows", ["csrc/rows.cpp"])\n'
+    )
+    # It is no part of a program.
+    (folder / "notes.py").write_text('from rowscale import load_inline\nload_inline("other")\n')
+
+    assert program_here(quick=False).extensions == ("csrc", "rows")
+
+
 def test_what_no_python_could_run_of_a_program_is_told(folder: Path) -> None:
     (folder / "common.py").write_text("import os\n<<<<<<< HEAD\nimport my_files\n")
     (folder / "my_losses.py").symlink_to("gone.py")

@@ -8,8 +8,9 @@ from pathlib import PurePosixPath
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
 from yoked.doctor.checks.folder_query import folders_of, place_of
-from yoked.doctor.checks.query import mapping, part
+from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.files import remove_files
 from yoked.doctor.repairs.startfiles import leave_out_line, own_state_folder, unset_variable
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed, plural
@@ -22,7 +23,7 @@ _MOST_FILES = 4
 @check(
     "small-launch",
     question="Do the steps of a launch, tried in small, go as they should on every host?",
-    reads=("health.launch", "health.folders"),
+    reads=("health.launch", "health.folders", "controller"),
     severity="error",
     saw={
         "shared": "{host} and {words} have one folder: what one of them writes to {place} is there "
@@ -36,6 +37,8 @@ _MOST_FILES = 4
         "`{words}` ({place}), which has it now, does not wait for it",
         "enclosed": "each login on {host} has process numbers of its own (a PID namespace), begun "
         "by {place}: `{words}`",
+        "baton": "a build of the extension {words} was killed on {host}, and its lock is left: "
+        "{place}",
         "waits": "a second login on {host} waits while there is another one, at {place}: `{words}`",
         "blocks": "{place} on {host} leaves the streams of a login such that nobody waits for them "
         "(O_NONBLOCK): `{words}`",
@@ -50,6 +53,7 @@ _MOST_FILES = 4
         "adopter": "each run leaves some behind, and whoever waits for their end waits for ever",
         "enclosed": "the kernel kills all that a login started as soon as it ends: no run outlives "
         "its launch, and nothing is in any log",
+        "baton": "a rank that loads it waits until the lock goes, for ever, and uses no CPU",
         "waits": "what is asked of a run while it goes on hangs: logs, attach, stop",
         "blocks": "a program that reads too early gets nothing, and one that writes much loses "
         "the rest: `BlockingIOError`",
@@ -60,11 +64,13 @@ _MOST_FILES = 4
     cause="A home on a file server that several hosts have; a disk that gives back other bits; a "
     "lock that a start file of the shell takes and keeps, or the helper of a prompt; LD_DEBUG in a "
     "start file; a container whose first process waits for nobody; a start file, or sshd, that "
-    "runs each login by `unshare --pid`. The doctor writes a file as a launch does, runs the start "
-    "files beside its own login, starts a program as a supervisor is started and lets it lose its "
-    "parent, and compares what is kept with its hashes.",
+    "runs each login by `unshare --pid`; a build of torch.utils.cpp_extension that was killed. The "
+    "doctor writes a file as a launch does, runs the start files beside its own login, starts a "
+    "program as a supervisor is started and lets it lose its parent, and compares what is kept "
+    "with its hashes.",
     fix="Gives each host that shares a home a folder of its own for jobs, makes the line of a "
-    "start file a comment, takes a variable out. By hand: a damaged cache, a container.",
+    "start file a comment, takes a variable out, removes a lock. By hand: a damaged cache, a "
+    "container.",
     explains=("world-failed",),
 )
 def small_launch(seen: Examination) -> Iterator[Match]:
@@ -73,6 +79,7 @@ def small_launch(seen: Examination) -> Iterator[Match]:
         yield from _damaged(host)
         yield from _login(host)
         yield from _enclosed(host)
+        yield from _batons(seen, host)
         yield from _supervisor(host)
 
 
@@ -145,6 +152,22 @@ def _login(host: HostSeen) -> Iterator[Match]:
         place=f"{file}, line {line}",
         words=command["words"],
     )
+
+
+def _batons(seen: Examination, host: HostSeen) -> Iterator[Match]:
+    """Of the program here where it names such extensions; else of any, which a package may load."""
+    named = set(map(str, at(seen.controller, "extensions") or ()))
+    for path in map(str, part(host, "launch", "batons") or ()):
+        extension = PurePosixPath(path).parent.name
+        if not named or extension in named:
+            yield Match(
+                host.name,
+                remove_files(host.name, [path]),
+                severity="error" if named else "warning",
+                how="baton",
+                place=path,
+                words=extension,
+            )
 
 
 def _enclosed(host: HostSeen) -> Iterator[Match]:

@@ -75,7 +75,7 @@ def move_package_aside(host: str, path: str) -> Fix:
 
 @repair
 def remove_files(host: str, files: Sequence[str]) -> Fix:
-    """Remove files that Python writes anew by itself."""
+    """Remove files that whoever needs them writes anew."""
     return Fix(host, command_line("rm", "-f", *files))
 
 
