@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,11 @@ _USUAL_RAW = _MANAGERS | {
     "cilium-agent", "calico-node", "lldpad", "ntopng", "iftop", "nethogs", "ping",
     "traceroute", "mtr-packet", "chronyd", "ladvd",
 }  # fmt: skip
+# Programs of VPNs with a tun device.
+_VPNS = frozenset({
+    "openvpn", "tailscaled", "wireguard-go", "boringtun", "boringtun-cli", "nebula", "netbird",
+    "zerotier-one", "openconnect", "vpnc", "tincd",
+})  # fmt: skip
 _RAW_TABLES = ("packet", "raw", "raw6")
 _INTERPRETER = re.compile(r"(?:ba|da|z|k|mk|a|)sh|python[\d.]*|perl|ruby|watch")
 _IN_WORDS = {"perl": "e", "ruby": "e"}
@@ -65,8 +70,8 @@ def probe_writers(proc: Path = _PROC, net: Path = NET) -> dict[str, Any] | None:
     """managers: names of programs that renew addresses; None: others' are hidden. loops [{pid,
     command, changes, words}]: changes: the kinds of `_CHANGES`; words: the line of the first. raw
     [{pid, command}]: programs that make packets by themselves, or take those of others. stopped
-    [{pid, command, interface}]: programs in state T to which a tun or tap device belongs. None
-    where there is no /proc.
+    [{pid, command, interface}]: programs in state T to which a tun or tap device belongs; interface
+    None: of a VPN, and not ours to look at. None where there is no /proc.
     """
     if not (proc / "self/stat").exists():
         return None
@@ -102,7 +107,7 @@ def _raw(proc: Path, names: Mapping[Path, str]) -> list[dict[str, Any]]:
     return found
 
 
-def _stopped(proc: Path, names: Iterable[Path]) -> Iterator[dict[str, Any]]:
+def _stopped(proc: Path, names: Mapping[Path, str]) -> Iterator[dict[str, Any]]:
     """The owners of tun devices that do not run. Source: tun_chr_show_fdinfo of Linux's
     drivers/net/tun.c.
     """
@@ -112,22 +117,19 @@ def _stopped(proc: Path, names: Iterable[Path]) -> Iterator[dict[str, Any]]:
         state = text(process / "stat").rpartition(")")[2].split()[:1]
         if state != ["T"] or _network(process) not in (here, ""):
             continue
-        told = "\n".join(map(text, _listed(process / "fdinfo")))
+        files = _listed(process / "fdinfo")
+        devices = set(_TUN.findall("\n".join(map(text, files or ()))))
         words = " ".join(text(process / "cmdline").split("\0")).strip()
-        for interface in sorted(set(_TUN.findall(told))):
-            yield {
-                "pid": int(process.name),
-                "command": words[:_LONGEST],
-                "interface": interface,
-            }
+        for device in sorted(devices) or [None] * (files is None and names[process] in _VPNS):
+            yield {"pid": int(process.name), "command": words[:_LONGEST], "interface": device}
 
 
-def _listed(folder: Path) -> list[Path]:
+def _listed(folder: Path) -> list[Path] | None:
     try:
         return list(folder.iterdir())
     except OSError:
         # It has ended, or is not ours to look at.
-        return []
+        return None
 
 
 def _inodes(table: str) -> set[str]:

@@ -384,7 +384,9 @@ HEALTH = fields(
                 # They make packets by themselves.
                 "raw": each(_PROGRAM),
                 # In state T, with the tun device that is theirs.
-                "stopped": each(complete({"pid": pid, "command": text, "interface": interface})),
+                "stopped": each(
+                    complete({"pid": pid, "command": text, "interface": optional(interface)})
+                ),
                 "loops": each(
                     fields(
                         {"pid": pid, "command": text, "changes": each(word), "words": line},

@@ -119,9 +119,13 @@ def test_a_stopped_program_is_told_with_the_tun_device_that_is_its_own(
     (net / "tun0").mkdir(parents=True)
     for pid, name, state, device in (
         (41, "openvpn", "T", "tun0"), (42, "vim", "T", ""), (43, "tincd", "S", "tun1"),
+        (44, "tincd", "T", None), (45, "less", "T", None),
     ):  # fmt: skip
         process(proc, pid, name, name, "--config", "home.conf")
         (proc / str(pid) / "stat").write_text(f"{pid} (a) b) {state} 1 1 1\n")
+        if device is None:
+            # As it is where the program is another user's.
+            continue
         (proc / str(pid) / "fdinfo").mkdir()
         told = f"pos:\t0\nflags:\t0100002\n{f'iff:{chr(9)}{device}' if device else ''}\n"
         (proc / str(pid) / "fdinfo/3").write_text(told)
@@ -131,4 +135,7 @@ def test_a_stopped_program_is_told_with_the_tun_device_that_is_its_own(
     found = (probe_writers(proc, net) or {})["stopped"]
 
     assert without == []
-    assert found == [{"pid": 41, "command": "openvpn --config home.conf", "interface": "tun0"}]
+    assert found == [
+        {"pid": 41, "command": "openvpn --config home.conf", "interface": "tun0"},
+        {"pid": 44, "command": "tincd --config home.conf", "interface": None},
+    ]

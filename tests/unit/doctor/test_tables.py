@@ -232,11 +232,18 @@ def test_a_far_end_behind_a_router_that_translates_is_not_blamed() -> None:
     assert not any("remote" in each.saw for each in findings_of(seen))
 
 
-@pytest.mark.parametrize(("device", "is_told"), [("vx0", True), ("tun7", False)])
+@pytest.mark.parametrize(
+    ("device", "kind", "is_told"),
+    [("vx0", "physical", True), ("tun7", "vpn", False), (None, "vpn", True),
+     (None, "physical", False)],
+)  # fmt: skip
 def test_a_stopped_program_to_which_the_device_of_a_link_belongs_is_named(
-    device: str, is_told: bool
+    device: str | None, kind: str, is_told: bool
 ) -> None:
     seen = tunnelled("vx0 mtu 1400 tun type tun", "vx0 mtu 1400 tun type tun", error="ETIMEDOUT")
+    cards = tuple({**each, "kind": kind} if each["name"] == "vx0" else each
+                  for each in seen.host("garage").interfaces)  # fmt: skip
+    seen = change(seen, "garage", interfaces=cards)
     stopped = {"pid": 812, "command": "openvpn home.conf", "interface": device}
     seen = told(seen, "garage", "health/writers", {"managers": [], "loops": [],
                                                    "stopped": [stopped]})  # fmt: skip

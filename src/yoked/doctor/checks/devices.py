@@ -15,6 +15,7 @@ from yoked.doctor.checks.query import (
     chosen_device,
     host_of_address,
     in_network,
+    interface_kind,
     mapping,
     own_interfaces,
     part,
@@ -263,12 +264,15 @@ def _differing(
 def stopped_near(host: HostSeen, device: str) -> Iterator[Oddity]:
     """Programs on the way, each of which hands on what a tun device sends and gets, that stand."""
     way = on_the_way(host, device)
+    is_vpn = interface_kind(host, device) == "vpn"
     for each in part(host, "writers", "stopped") or ():
-        if each["interface"] in way:
+        owned = each["interface"]
+        if owned in way or (owned is None and is_vpn):
             command = shortened(one_line(each["command"]))
+            belongs = f", to which {owned} belongs, and" if owned else ","
             words = (
-                f"the program `{command}` (process {each['pid']}), to which {each['interface']} "
-                "belongs, and which is stopped (state T)"
+                f"the program `{command}` (process {each['pid']}){belongs} which is stopped "
+                "(state T)"
             )
             yield Oddity(host.name, words, (let_go_on(host.name, each["pid"]),), "program")
 
