@@ -110,12 +110,13 @@ def _start(without: Collection[str] = ()) -> Outcome:
 def _adopter(orphan: int) -> dict[str, Any] | None:
     """The parent that does not wait for a program that has ended; None: it was waited for."""
     until_s = time.monotonic() + _REAPED_S
-    while found := _ZOMBIE_OF.search(text(Path(f"/proc/{orphan}/status"))):
-        if time.monotonic() > until_s:
-            pid = int(found[1])
-            return {"pid": pid, "command": ProcessId(pid, 0).command()[:_LONGEST]}
+    # It was killed a moment ago, and may not have ended yet.
+    while (status := text(Path(f"/proc/{orphan}/status"))) and time.monotonic() < until_s:
         time.sleep(_POLL_S)
-    return None
+    found = _ZOMBIE_OF.search(status)
+    if found is None:
+        return None
+    return {"pid": int(found[1]), "command": ProcessId(int(found[1]), 0).command()[:_LONGEST]}
 
 
 def _enclosed(proc: Path = Path("/proc")) -> dict[str, Any] | None:

@@ -136,6 +136,17 @@ def test_who_does_not_wait_for_an_orphan_is_told(waits_for: int, is_told: bool) 
     assert (told == first.strip()) != is_told
 
 
+def test_an_orphan_that_ends_a_moment_later_is_looked_at_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(smalllaunch, "_REAPED_S", 1.0)
+    with subprocess.Popen(["sleep", "0.2"]) as orphan:
+        told = smalllaunch._adopter(orphan.pid)
+
+    assert told is not None
+    assert told["pid"] == os.getpid()
+
+
 def test_an_agent_that_stood_with_its_host_tells_for_how_long() -> None:
     program = (
         "import sys; from yoked.agent import watch; watch._STOOD_S = 0.2; watch.BEAT.begin(); "
