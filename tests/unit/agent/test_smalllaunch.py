@@ -31,6 +31,10 @@ pytestmark = [
 ]
 
 
+# As it is, where a test asks for it.
+ADOPTER = smalllaunch._adopter
+
+
 @pytest.fixture(autouse=True)
 def bashrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     login = starttrace._login
@@ -141,7 +145,7 @@ def test_an_orphan_that_ends_a_moment_later_is_looked_at_then(
 ) -> None:
     monkeypatch.setattr(smalllaunch, "_REAPED_S", 1.0)
     with subprocess.Popen(["sleep", "0.2"]) as orphan:
-        told = smalllaunch._adopter(orphan.pid)
+        told = ADOPTER(orphan.pid)
 
     assert told is not None
     assert told["pid"] == os.getpid()
