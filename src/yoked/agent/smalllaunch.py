@@ -4,7 +4,6 @@ files that are here already.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
@@ -25,7 +24,7 @@ from yoked.agent.starttrace import StartFiles
 from yoked.agent.watch import BEAT
 from yoked.core.fs import sha256_of
 from yoked.core.parallel import gather_within
-from yoked.core.proc import ProcessId, all_processes
+from yoked.core.proc import ProcessId, all_processes, has_open
 from yoked.errors import HostError
 from yoked.paths import cache_root
 
@@ -158,9 +157,12 @@ def _batons() -> list[str]:
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(caches, "torch_extensions"))
     found = sorted({*root.glob("*/lock"), *root.glob("*/*/lock")})
     # Whoever builds has it open. On a home that hosts share, that may be elsewhere.
-    left = [path for path in found if time.time() - _newest_s(path.parent) > _BUILDS_S]
-    held = _open_files() if left else set()
-    return [str(path) for path in left if os.path.realpath(path) not in held]
+    return [
+        str(path)
+        for path in found
+        if time.time() - _newest_s(path.parent) > _BUILDS_S
+        and not any(has_open(each.pid, os.path.realpath(path)) for each in all_processes())
+    ]
 
 
 def _newest_s(folder: Path) -> float:
@@ -168,18 +170,6 @@ def _newest_s(folder: Path) -> float:
         return max(each.lstat().st_mtime for each in folder.iterdir())
     except (OSError, ValueError):
         return time.time()
-
-
-def _open_files() -> set[str]:
-    """Those that programs have open, as far as they are ours to look at."""
-    found = set()
-    for process in all_processes():
-        # It may have ended, and a file be closed.
-        with contextlib.suppress(OSError):
-            for link in Path(f"/proc/{process.pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    found.add(str(link.readlink()))
-    return found
 
 
 def _damaged() -> list[str]:

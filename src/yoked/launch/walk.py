@@ -50,6 +50,8 @@ class Folder:
     def __init__(self, root: Path, prefix: str = "", above: frozenset[Path] = frozenset()) -> None:
         self.root, self.prefix = root, prefix
         self.above = above | {root.resolve()}
+        # A link that leads up would be followed for ever; and yoked's own is nobody's program.
+        self._closed = self.above | {state_root().resolve(), cache_root().resolve()}
         self.taken: set[str] = set()
         self.is_left = cache(self._is_left)
 
@@ -66,9 +68,8 @@ class Folder:
     def _is_left(self, folder: Path) -> bool:
         if folder == self.root:
             return False
-        # A link that leads up would be followed for ever.
-        is_round = folder.resolve() in self.above
-        return _is_left_here(folder) or is_round or self.is_left(folder.parent)
+        is_closed = folder.resolve() in self._closed
+        return _is_left_here(folder) or is_closed or self.is_left(folder.parent)
 
 
 def travelling(folder: Folder, walked: list[Folder]) -> Iterator[Found]:
@@ -134,8 +135,6 @@ def _is_left_here(path: Path) -> bool:
     if path.name in (".git", "__pycache__"):
         return True
     if (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir():
-        return True
-    if path.resolve() in (state_root().resolve(), cache_root().resolve()):
         return True
     return path.name == "runs" and holds_runs(path)
 

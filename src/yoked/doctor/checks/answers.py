@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from yoked.agent.basics import EXECUTABLE
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.base import by_hand
@@ -18,8 +19,7 @@ _NEEDED = ("folders", "limits")
 # Without these hardly any program works; and what a whole system may lack.
 _GRAVE, _OF_MACHINES = frozenset({"/dev/null", "/bin/sh", "/proc"}), frozenset({"/sys"})
 _NUMBERS = {"/dev/null": (1, 3), "/dev/zero": (1, 5), "/dev/urandom": (1, 9)}
-# As yoked.agent.basics has it; and a line of a unit that takes it away.
-_EXECUTABLE = "executable memory"
+# A line of a unit that takes executable memory away.
 _DENIES = re.compile(r"(/.*):(\d+) MemoryDenyWriteExecute=\s*(?:yes|true|on|1)\s*$", re.IGNORECASE)
 # Source: cache-emptied of yoked.core.faults.
 _EMPTIED = "emptied the cache"
@@ -100,7 +100,7 @@ def _without_basics(seen: Examination) -> Iterator[Match]:
         flaws = {
             path: str(why)
             for path, why in own.items()
-            if path != _EXECUTABLE
+            if path != EXECUTABLE
             and (path not in _OF_MACHINES or any(path not in other for other in told.values()))
         }
         if flaws:
@@ -114,7 +114,7 @@ def _without_basics(seen: Examination) -> Iterator[Match]:
 
 
 def _without_executable_memory(host: HostSeen) -> Iterator[Match]:
-    why_not = part(host, "basics", _EXECUTABLE)
+    why_not = part(host, "basics", EXECUTABLE)
     if why_not is None:
         return
     units = [

@@ -267,11 +267,7 @@ def _brought(seen: Examination, host: HostSeen, flaws: Mapping[str, str]) -> Ite
 def _in_other_modules(seen: Examination) -> Iterator[Match]:
     """Modules that a program here imports, from elsewhere, and of which hosts have others."""
     for name in at(seen.controller, "modules") or ():
-        told = {
-            host.name: found[name]
-            for host in seen.up
-            if name in (found := mapping(mapping(host.torch).get("modules")))
-        }
+        told = _told_of(seen, name)
         # What has many sources is known by its version alone; without one it is not compared.
         kinds = {host: kind for host, module in told.items() if (kind := _kind(module)) is not None}
         counts = Counter(kinds.values())
@@ -295,12 +291,19 @@ def _in_other_modules(seen: Examination) -> Iterator[Match]:
         )
 
 
+def _told_of(seen: Examination, name: str) -> dict[str, Mapping[str, Any] | None]:
+    """What hosts tell of a module, by host; None: it is missing there."""
+    return {
+        host.name: found[name]
+        for host in seen.up
+        if name in (found := mapping(mapping(host.torch).get("modules")))
+    }
+
+
 def _before_a_folder(seen: Examination) -> Iterator[Match]:
     """Packages that Python takes on some hosts in place of a folder that travels."""
     for name in at(seen.controller, "plain") or ():
-        told = {
-            host.name: mapping(mapping(host.torch).get("modules")).get(name) for host in seen.up
-        }
+        told = _told_of(seen, name)
         found = {host: _as_found(module) for host, module in told.items() if module is not None}
         if found:
             shown = [f"{module} on {host}" for host, module in found.items()]
