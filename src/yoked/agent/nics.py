@@ -76,7 +76,7 @@ def probe_wireless() -> dict[str, Any]:
 
 
 def saves_power(said: str) -> bool | None:
-    """What `iw dev NAME get power_save` says; None: nothing."""
+    """Whether a radio saves power, by `iw dev NAME get power_save`; None: that says nothing."""
     state = re.search(r"Power save: (on|off)", said)
     return state[1] == "on" if state else None
 

@@ -31,7 +31,7 @@ def switch(group: Group, help_text: str) -> Parameter:
 
 
 def given_flags(flags: Any) -> dict[str, Any]:
-    """What a dataclass of flags has beside its defaults, by the flags as they are typed."""
+    """The values that differ from the defaults, by the flags as they are typed."""
     return {
         f"--{field.name.replace('_', '-')}": value
         for field in fields(flags)

@@ -450,7 +450,7 @@ def told_by(
 
 
 def addresses_of(name: str) -> tuple[str, ...]:
-    """What a name means here; nothing where no program tells."""
+    """The addresses of a name, by this machine's resolver; empty where no program tells."""
     done = run_here("getent", "ahosts", name) if name else None
     lines = done.stdout.splitlines() if done else []
     found = []

@@ -187,7 +187,7 @@ def way_of(said: str | None) -> Way:
 
 
 def _through(command: str) -> tuple[str, tuple[str, ...]]:
-    """What a ProxyCommand starts, and the jump host where that is another ssh."""
+    """(program, jump hosts) of a ProxyCommand; a jump host where the program is another ssh."""
     try:
         words = shlex.split(command)
         while words and (words[0] == "exec" or _SETS.match(words[0])):
@@ -211,7 +211,7 @@ def _name_of(hop: str) -> str:
 
 
 def behind(words: str, way: Way) -> str | None:
-    """What `ssh -v` said since it spoke with the host itself; None: it did not come so far.
+    """The words of `ssh -v` from where it spoke with the host itself; None: it did not get there.
 
     Before that a jump host, or a program that leads there, says what it likes.
     """
@@ -222,7 +222,7 @@ def behind(words: str, way: Way) -> str | None:
 
 
 def told_on_the_way(words: str) -> list[str]:
-    """What was said by a program that leads to a host, line by line. words: of ssh, with it."""
+    """The lines that a program on the way to a host printed. words: of ssh, with these lines."""
     # ssh writes between its words, too.
     lines = (CONTROL.sub("", _LATER.sub("", line)).strip() for line in words.splitlines())
     return [line for line in lines if line and not _OWN.match(line)]

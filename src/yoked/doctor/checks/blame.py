@@ -68,7 +68,7 @@ class _Passage:
     peer: str
 
     def blame(self, found: Sequence[Suspect] = (), **more: Any) -> Blame:
-        """What is in the way here. more: as of Blame."""
+        """The cause in this passage. more: other fields of Blame."""
         return Blame(self.host.name, self.direction, self.packet.answer, tuple(found), **more)
 
 

@@ -50,7 +50,7 @@ class Unreached:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What lines about it may name. about is `FILE:LINE` where it is file and line."""
+        """The values that its lines may name. about is `FILE:LINE` where it is file and line."""
         file, _, line = self.failure.about.rpartition(":")
         fleet = fleet_flag(self.seen)
         return {
@@ -85,7 +85,7 @@ class Cause:
 
 
 def there(*words: str) -> Step:
-    """What a person does on the host, in lines by hand with `Unreached.values`."""
+    """Lines by hand for a person on the host, with `Unreached.values`."""
     return lambda it: tuple(by_hand_later(each)(it.name, **it.values) for each in words)
 
 
