@@ -4,8 +4,8 @@
     <cache>/data/<label>/      a prepared data set
     <cache>/kernels/<key>/     what was compiled for this type of CPU
 
-An entry is [path, kind, content, bytes]; kind: "file", "program" (executable) or "link"; content:
-the SHA-256 of a file, the target of a link.
+An entry is [path, kind, content, bytes]; kind: "file", "program" (executable), "link" or "folder"
+(an empty one); content: the SHA-256 of a file, the target of a link.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from yoked.core.names import path_word
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
 
-FILE, PROGRAM, LINK = "file", "program", "link"
+FILE, PROGRAM, LINK, FOLDER = "file", "program", "link", "folder"
 PLACES = ("trees", "data", "kernels")
 # No folder that is done has a name that begins so.
 _MAKING = ".making-"
@@ -173,7 +173,7 @@ def answer_folder_put(call: Call) -> str:
     make_folder(folder, entries)
     if not call.args["keep_blobs"]:
         for _, kind, content, _ in entries:
-            if kind != LINK:
+            if kind in (FILE, PROGRAM):
                 with contextlib.suppress(FileNotFoundError):
                     blob_path(content).unlink()
     return str(folder)
@@ -272,6 +272,9 @@ def place_entry(folder: Path, name: str, kind: str, content: str, size: int) -> 
     require(not relative.is_absolute() and ".." not in relative.parts, f"a file {name!r}")
     target = folder / relative
     target.parent.mkdir(parents=True, exist_ok=True)
+    if kind == FOLDER:
+        target.mkdir()
+        return
     if kind == LINK:
         target.symlink_to(content)
         return

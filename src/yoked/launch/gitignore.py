@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
 
 from yoked.core.fs import scratch_folder
 from yoked.errors import UsageError
@@ -35,6 +35,31 @@ def files_below(folder: Path) -> Iterator[str]:
     if not has_git():
         yield from _without_git(folder)
         return
+    done = _ask_git(folder, "ls-files", "--others", "--exclude-standard", "-z")
+    # It passes over a folder that it cannot read, with a warning.
+    if done.returncode or b"could not open directory" in done.stderr:
+        said = done.stderr.decode(errors="replace").strip()
+        raise UsageError(
+            f"git does not list all files of {folder}:\n{said}",
+            fix=f"make them readable, or name them in {folder / '.gitignore'}",
+        )
+    yield from (os.fsdecode(each) for each in done.stdout.split(b"\0") if each)
+
+
+def ruled_out(folder: Path, names: Collection[str]) -> set[str]:
+    """Those of some paths below a folder that git's rules leave out."""
+    if not names or not has_git():
+        return {name for name in names if _SKIPPED & set(PurePosixPath(name).parts)}
+    # Not `:(exclude)x`, which git takes for a pattern with a meaning of its own.
+    asked = b"\0".join(os.fsencode(f"./{name}") for name in names)
+    done = _ask_git(folder, "check-ignore", "--no-index", "-z", "--stdin", said=asked)
+    return {os.fsdecode(each).removeprefix("./") for each in done.stdout.split(b"\0") if each}
+
+
+def _ask_git(
+    folder: Path, *words: str, said: bytes | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """What git says of a folder, with a repository of our own. said: to its stdin."""
     # Where it really lies: git takes no folder that a link leads to for a part of a repository.
     folder = folder.resolve()
     chain = (folder, *folder.parents)
@@ -47,8 +72,8 @@ def files_below(folder: Path) -> Iterator[str]:
             shutil.copyfile(exclude, empty / "info" / "exclude")
         command = ["git", f"--git-dir={empty}", f"--work-tree={root}"]
         command += ["-c", f"core.excludesFile={os.devnull}", "-c", "core.fsmonitor=false"]
-        done = subprocess.run(
-            [*command, "ls-files", "--others", "--exclude-standard", "-z"],
+        return subprocess.run(
+            [*command, *words],
             cwd=folder,
             env={
                 **{name: value for name, value in os.environ.items() if name[:4] != "GIT_"},
@@ -56,18 +81,10 @@ def files_below(folder: Path) -> Iterator[str]:
                 "GIT_CONFIG_NOSYSTEM": "1",
                 "GIT_CONFIG_GLOBAL": os.devnull,
             },
-            stdin=subprocess.DEVNULL,
+            input=said or b"",
             capture_output=True,
             check=False,
         )
-    # It passes over a folder that it cannot read, with a warning.
-    if done.returncode or b"could not open directory" in done.stderr:
-        said = done.stderr.decode(errors="replace").strip()
-        raise UsageError(
-            f"git does not list all files of {folder}:\n{said}",
-            fix=f"make them readable, or name them in {folder / '.gitignore'}",
-        )
-    yield from (os.fsdecode(each) for each in done.stdout.split(b"\0") if each)
 
 
 def _without_git(folder: Path) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 
 import yoked
-from yoked.agent.folders import FILE, LINK, PROGRAM, entries_digest, pack_entries
+from yoked.agent.folders import FILE, FOLDER, LINK, PROGRAM, entries_digest, pack_entries
 from yoked.core.fs import is_lfs_pointer, sha256_of
 from yoked.core.patterns import any_matches
 from yoked.core.shadows import shadowing
@@ -42,9 +42,10 @@ _SHOWN_FOLDERS = 3
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """One file or link. path: below the tree's folder, with slashes; kind: see agent.folders.
+    """One file, link or empty folder. path: below the tree's folder, with slashes; kind: see
+    agent.folders.
 
-    content: SHA-256 of a file, target of a link. source: where it lies here.
+    content: SHA-256 of a file, target of a link, "" of a folder. source: where it lies here.
     """
 
     path: str
@@ -56,6 +57,11 @@ class TreeEntry:
     def to_list(self) -> list[str | int]:
         """As agents have it."""
         return [self.path, self.kind, self.content, self.size_bytes]
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it is a file."""
+        return self.kind in (FILE, PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class Tree:
         if wanted:
             found += wanted
             _require_small(folder, found)
-        if not found and any(folder.iterdir()):
+        if all(each.is_folder for each in found) and any(folder.iterdir()):
             raise UsageError(
                 f"nothing in {folder} would travel: git's rules ignore all of it",
                 fix="`git check-ignore -v *` there shows which rule; `git init` there ends the "
@@ -148,13 +154,18 @@ class Tree:
         return sum(
             not entry.source.resolve().is_relative_to(root)
             for entry in self.entries
-            if entry.kind != LINK
+            if entry.has_content
         )
 
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of all paths, kinds and contents: equal folders are one tree."""
         return entries_digest([entry.to_list() for entry in self.entries])
+
+    @property
+    def _count(self) -> int:
+        """How many files and links it has."""
+        return sum(entry.kind != FOLDER for entry in self.entries)
 
     @property
     def size_bytes(self) -> int:
@@ -167,11 +178,11 @@ class Tree:
 
     def files(self) -> dict[str, Path]:
         """{sha256: where it lies here}."""
-        return {entry.content: entry.source for entry in self.entries if entry.kind != LINK}
+        return {entry.content: entry.source for entry in self.entries if entry.has_content}
 
     def lines(self) -> list[str]:
         """What travels and what stays, for a person."""
-        files = plural(len(self.entries), "file")
+        files = plural(self._count, "file")
         said = [f"to the hosts: {files} ({format_bytes(self.size_bytes)}) of {self.folder}"]
         if self.left.files:
             more = "" if self.left.is_all else "more than "
@@ -188,7 +199,7 @@ class Tree:
             "torch, which fails beside it: rename it"
             for name in shadowing(each.path for each in self.entries)
         ]
-        files_here = (each for each in self.entries if each.kind != LINK)
+        files_here = (each for each in self.entries if each.has_content)
         pointers = [
             each.path for each in files_here if is_lfs_pointer(each.source, each.size_bytes)
         ]
@@ -204,7 +215,7 @@ class Tree:
     def to_dict(self) -> dict[str, object]:
         """As --json has it."""
         return {
-            "files": len(self.entries),
+            "files": self._count,
             "size_bytes": self.size_bytes,
             "left": {
                 "files": self.left.files,
@@ -261,6 +272,8 @@ def _entry(found: Found, hash_of: Callable[[Path], str] = sha256_of) -> TreeEntr
     try:
         if found.is_link:
             return TreeEntry(found.name, LINK, str(found.path.readlink()), 0, found.path)
+        if found.is_folder:
+            return TreeEntry(found.name, FOLDER, "", 0, found.path)
         status = found.path.stat()
         kind = PROGRAM if status.st_mode & stat.S_IXUSR else FILE
         content = hash_of(found.path)

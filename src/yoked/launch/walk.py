@@ -3,6 +3,7 @@
 What travels is what git would take, apart from what belongs to this machine or to earlier runs:
 .git, bytecode, virtual environments, folders of runs, yoked's own. A symbolic link that stays
 inside is sent as a link; what leads out is followed, since the other end is not on the host.
+An empty folder, which git does not know, travels as well: a program may write into it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from yoked.launch.blobs import unreadable
-from yoked.launch.gitignore import files_below
+from yoked.launch.gitignore import files_below, ruled_out
 from yoked.paths import cache_root, state_root
 from yoked.runs import holds_runs
 
+_MOST_WALKED = 20_000
 # Caches of tools: nobody misses them on a host, so nothing is said of them.
 _CACHES = {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".eggs", "node_modules"}
 
@@ -25,17 +27,18 @@ _CACHES = {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".eggs", "node
 @dataclass(frozen=True)
 class Found:
     """Something that travels, or could. is_link: as a link; else as the content of what it leads
-    to. name: below the program's folder, with slashes.
+    to. is_folder: an empty one. name: below the program's folder, with slashes.
     """
 
     name: str
     path: Path
     is_link: bool
+    is_folder: bool = False
 
     def size_bytes(self) -> int:
         """Of its content. Raises UsageError."""
         try:
-            return 0 if self.is_link else self.path.stat().st_size
+            return 0 if self.is_link or self.is_folder else self.path.stat().st_size
         except OSError as problem:
             raise unreadable(self.path, problem) from problem
 
@@ -90,6 +93,37 @@ def travelling(folder: Folder, walked: list[Folder]) -> Iterator[Found]:
             yield from travelling(found, walked)
         elif found is not None:
             yield found
+    yield from _empty(folder)
+
+
+def _empty(folder: Folder) -> Iterator[Found]:
+    """Folders below one that have nothing in them, and that git's rules do not leave out."""
+    root, names, count = str(folder.root), [], 0
+    device = folder.root.stat().st_dev
+    for parent, folders, files in os.walk(root):
+        folders.sort()
+        count += len(folders) + len(files)
+        # A program's folder has no more; in one that holds data there is no end to looking.
+        if count > _MOST_WALKED:
+            break
+        if parent != root and not folders and not files:
+            names.append(Path(parent).relative_to(root).as_posix())
+        folders[:] = [
+            name
+            for name in folders
+            if name not in _CACHES
+            and not Path(parent, name).is_symlink()
+            # A repository in it is walked by itself.
+            and not Path(parent, name, ".git").exists()
+            and not folder.is_left(Path(parent, name))
+            and not _is_far(Path(parent, name), device)
+        ]
+    left = ruled_out(folder.root, names)
+    yield from (
+        Found(f"{folder.prefix}{name}", folder.root / name, is_link=False, is_folder=True)
+        for name in names
+        if name not in left
+    )
 
 
 def ignored(folder: Folder, device: int | None = None) -> Iterator[Found | Folder]:

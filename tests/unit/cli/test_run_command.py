@@ -11,8 +11,8 @@ import pytest
 
 from yoked.cli.main import main
 from yoked.errors import YokedError
+from yoked.fleet.variables import carried
 from yoked.launch.start import JobRequest
-from yoked.launch.variables import carried
 
 
 @pytest.fixture

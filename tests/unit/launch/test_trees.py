@@ -19,7 +19,7 @@ from tests.failures import raises_fault
 
 import yoked
 from yoked.agent import files
-from yoked.agent.folders import LINK, PROGRAM, answer_folder_put, pack_entries
+from yoked.agent.folders import FOLDER, LINK, PROGRAM, answer_folder_put, pack_entries
 from yoked.agent.server import Call
 from yoked.errors import UsageError
 from yoked.launch import gitignore, trees, walk
@@ -236,6 +236,36 @@ def test_a_link_to_the_folder_itself_is_not_followed(program: Path) -> None:
     assert names(program) == {"train.py", "pkg/model.py"}
 
 
+@needs_git
+def test_an_empty_folder_travels_unless_gits_rules_leave_it_out(
+    program: Path, agent: AgentClient
+) -> None:
+    for name in ("out", "plots/deep", "pkg/logs", "cache", ".git", "node_modules/x", "venv/lib"):
+        (program / name).mkdir(parents=True)
+    put(program, "venv/pyvenv.cfg")
+    put(program, ".gitignore", "cache/\n")
+    tree = Tree.scan(program)
+
+    remote = push_tree(agent, tree)
+
+    folders = {each.path for each in tree.entries if each.kind == FOLDER}
+    assert folders == {"out", "plots/deep", "pkg/logs"}
+    assert list(Path(remote, "plots", "deep").iterdir()) == []
+    assert "3 files" in tree.lines()[0]
+    assert tree.to_dict()["files"] == 3
+
+
+def test_without_git_an_empty_folder_travels_too(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gitignore, "has_git", lambda: False)
+    (program / "out").mkdir()
+    (program / ".cache" / "x").mkdir(parents=True)
+
+    assert "out" in names(program)
+    assert ".cache/x" not in names(program)
+
+
 def test_a_program_keeps_its_mode(program: Path) -> None:
     (program / "train.py").chmod(0o755)
 
@@ -438,6 +468,7 @@ def test_the_oldest_python_takes_and_copies_a_tree(
     program: Path, tmp_path: Path, old_python: Callable[[], str]
 ) -> None:
     (program / "link").symlink_to("train.py")
+    (program / "out").mkdir()
     tree = Tree.scan(program)
 
     python, work = old_python(), tmp_path / "work"

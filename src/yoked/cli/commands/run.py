@@ -156,7 +156,7 @@ def _of_the_shell(
 
     On this machine alone nothing travels: ranks have the shell's.
     """
-    from yoked.launch.variables import carried, secrets
+    from yoked.fleet.variables import carried, secrets
 
     if all(host.name == HERE for host in fleet.hosts):
         return {}, []
