@@ -31,10 +31,18 @@ _USER = re.compile(r"//[^/@\s]*@")
 def probe_environment() -> dict[str, str]:
     """Variables that matter. Secrets and users of proxies are masked."""
     return {
-        name: "***" if _SECRET.search(name) else _USER.sub("//***@", value)
-        for name, value in sorted(os.environ.items())
-        if _MATTER.fullmatch(name)
+        name: value
+        for name in sorted(os.environ)
+        if _MATTER.fullmatch(name) and (value := plain_value(name)) is not None
     }
+
+
+def plain_value(name: str) -> str | None:
+    """The value of a variable, with secrets and users of proxies masked; None: it is not set."""
+    value = os.environ.get(name)
+    if value is None or not _SECRET.search(name):
+        return None if value is None else _USER.sub("//***@", value)
+    return "***"
 
 
 def probe_preload(settings: Path = Path("/etc/ld.so.preload")) -> list[str]:

@@ -47,6 +47,7 @@ PARTS = {
     "gpu": "gpus",
     "shell": "environ",
     "virtual": "virtual",
+    "asked": "asked",
 }
 # Which arguments of the call a probe takes; the others take none.
 _TAKES = {
@@ -54,6 +55,7 @@ _TAKES = {
     "routes": ("addresses",),
     "firewall": ("sudo",),
     "ports": ("ports",),
+    "asked": ("asks",),
 }
 LIMIT_S = 2.5
 
@@ -62,8 +64,8 @@ def answer_health(call: Call) -> dict[str, Any]:
     """Look at the parts that are named.
 
     args: parts, null: all; names to resolve; addresses to find the way to; ports whose owners are
-    asked for; sudo, whether `sudo -n` may be used to read what only root reads (default: it may
-    not); limit_s, for all of it. Gives {part: content} and untold {part: why}.
+    asked for; asks, see asked.py; sudo, whether `sudo -n` may be used to read what only root reads
+    (default: it may not); limit_s, for all of it. Gives {part: content} and untold {part: why}.
     """
     wanted: list[str] = call.args.get("parts") or list(PARTS)
     told, untold = gather_within(

@@ -31,6 +31,7 @@ from yoked.doctor.checks import (
     small_launch,
     software,
     ssh,
+    wanted,
     world,
 )
 from yoked.errors import UsageError
@@ -62,6 +63,7 @@ CHECKS: tuple[Check, ...] = (
     *power.CHECKS,
     *content.CHECKS,
     *asked.CHECKS,
+    *wanted.CHECKS,
     *names_of_files.CHECKS,
     *names.CHECKS,
     *world.CHECKS,

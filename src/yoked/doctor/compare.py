@@ -12,6 +12,7 @@ from yoked.agent.files import DIGEST
 from yoked.agent.folders import contents
 from yoked.core.parallel import at_once
 from yoked.doctor.checks.content import A_FOLDER, CHANGING
+from yoked.doctor.damage import damage_below
 from yoked.doctor.fixing import Connect
 from yoked.errors import UsageError, YokedError
 from yoked.records.examination import Examination, HostSeen
@@ -66,7 +67,11 @@ def with_contents(
         examination,
         hosts=tuple(at_once(look, examination.hosts)),
         need=dataclasses.replace(
-            examination.need, data=here.get("data"), code=here.get("code"), folders=paths
+            examination.need,
+            data=here.get("data"),
+            code=here.get("code"),
+            damaged=damage_below(folders["data"], here["data"]) if "data" in here else {},
+            folders=paths,
         ),
     )
 

@@ -25,6 +25,7 @@ from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here
 from yoked.doctor.rank_probes import How
 from yoked.doctor.sshtry import ssh_here
+from yoked.doctor.wants import to_hosts
 from yoked.doctor.world_check import check_world
 from yoked.errors import YokedError
 from yoked.fleet.model import HERE, Fleet
@@ -56,7 +57,8 @@ def look(
     began_s = time.monotonic()
     program = program_here(quick=quick)
     first: How = "versions" if quick else "connect" if len(fleet.hosts) > 1 else "train"
-    profile = ProbeProfile(first, sudo=sudo, modules=(*program.modules, *program.plain))
+    modules = (*program.modules, *program.plain)
+    profile = ProbeProfile(first, sudo=sudo, modules=modules, asks=to_hosts(program.asks))
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
         probes.begin_training()
@@ -121,7 +123,10 @@ def _controller(fleet: Fleet, program: ProgramHere) -> dict[str, Any]:
         # One machine alone needs none: then no line names it.
         "fleet": str(fleet.path) if fleet.path.is_file() else None,
         "ssh_config": None if fleet.ssh_config is None else str(fleet.ssh_config),
-        **{name: list(told) for name, told in dataclasses.asdict(program).items()},
+        **{
+            name: told if isinstance(told, dict) else list(told)
+            for name, told in dataclasses.asdict(program).items()
+        },
         "time_s": time.time(),
     }
 

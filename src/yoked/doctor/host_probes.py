@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from yoked.doctor.dials import RENDEZVOUS_PORT
@@ -56,12 +56,13 @@ _TORCH_KEYS = (
 class ProbeProfile:
     """How hosts are probed. how: the trial to begin with, "versions" in the quick form; sudo:
     whether `sudo -n` may be used there; modules: those of which hosts tell what a program would
-    import.
+    import; asks: what else it asks of its host, as yoked.agent.asked takes it.
     """
 
     how: How
     sudo: bool = False
     modules: tuple[str, ...] = ()
+    asks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def looks_twice(self) -> bool:
@@ -73,8 +74,7 @@ class HostProbe:
     """A host that was reached. What it is asked is answered while other things are done.
 
     interfaces: as the agent's call of this name tells them; interfaces_later: at the end of the
-    look. trials: those that have begun.
-    is_lent: the agent is somebody else's, and stays.
+    look. trials: those that have begun. is_lent: the agent is somebody else's, and stays.
     """
 
     def __init__(
@@ -111,15 +111,12 @@ class HostProbe:
     def begin_health(
         self, names: Sequence[str], addresses: Sequence[str], profile: ProbeProfile
     ) -> None:
-        """Ask for what the host could be suffering from, now that it has dialled.
-
-        names: to resolve; addresses: of the others.
+        """Ask for what the host could be suffering from, now that it has dialled: names to resolve,
+        addresses of the others.
         """
         limit_s = 2.5 if profile.looks_twice else 1.0
         self._ask_later(
-            "health",
-            self.ask,
-            "health",
+            *("health", self._ask_health, profile.asks),
             timeout_s=limit_s + _SLACK_S,
             limit_s=limit_s,
             names=names,
@@ -129,6 +126,11 @@ class HostProbe:
         )
         if profile.looks_twice:
             self._ask_later("launch", self.ask, "small_launch", timeout_s=_FILES_S)
+
+    def _ask_health(self, asks: Mapping[str, Sequence[str]], **args: Any) -> Any:
+        python = self._waiting["python"].result().get("python")
+        wanted = {**asks, "pythons": [python] if python else []} if asks else None
+        return self.ask("health", asks=wanted, **args)
 
     def _ask_later(self, what: str, act: Callable[..., Any], *args: object, **more: object) -> None:
         self._waiting[what] = self._line.submit(act, *args, **more)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from queue import Empty, Queue
 from typing import Protocol
 
@@ -99,7 +99,7 @@ def _begun(
 
 def _with_left(seen: Examination, sent: Queue[Collection[str]]) -> Examination:
     """The examination with what no host would get: `left`, of which the program here is made, and
-    `left_named`, files that it names.
+    `left_named`, files that it names, and `left_folders`, those into which it writes.
     """
     try:
         names = sent.get_nowait()
@@ -109,6 +109,9 @@ def _with_left(seen: Examination, sent: Queue[Collection[str]]) -> Examination:
         kind: [each for each in seen.controller.get(of) or () if each not in names]
         for kind, of in (("left", "own"), ("left_named", "named"))
     }
+    folders = {above for name in names for above in (name, *map(str, PurePosixPath(name).parents))}
+    filled = seen.controller.get("asks", {}).get("fills", {})
+    left["left_folders"] = [each for each in filled if each not in folders]
     return dataclasses.replace(seen, controller={**seen.controller, **left})
 
 

@@ -5,19 +5,23 @@ Of its sources alone: nothing of it is run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from yoked.core.fs import is_lfs_pointer
 from yoked.core.names import NOT_UTF8
 from yoked.core.shadows import shadowing
+from yoked.doctor.damage import damage_in
+from yoked.doctor.wants import Asks, asks
+from yoked.fleet.variables import carried
 
 _MOST_FILES, _MOST_BYTES, _MOST_MODULES = 200, 200_000, 32
 # Of names that are looked at, for what is odd in them, and of those that are told.
@@ -64,7 +68,9 @@ class ProgramHere:
     takes any package of that name, wherever it is installed; unsorted, file_times, local_time:
     as FILE:LINE, what `_ASKS` has; special: names below this folder that are no files, each
     with its kind; misnamed: those that are no UTF-8; pointers: files that say where git-lfs would
-    get their content; extensions: names in sources that build some by torch.
+    get their content; extensions: names in sources that build some by torch; asks: what they ask
+    of a host, see wants.py; damaged: files that they read, and that are not whole here, each with
+    why; set_here: variables of these that are set in this shell.
     """
 
     shadows: tuple[str, ...] = ()
@@ -81,6 +87,9 @@ class ProgramHere:
     misnamed: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
+    asks: Asks = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    set_here: tuple[str, ...] = ()
 
 
 def program_here(*, quick: bool) -> ProgramHere:
@@ -107,6 +116,7 @@ def program_here(*, quick: bool) -> ProgramHere:
     wanted = {each for text in used.values() for each in _imported(text)}
     modules = sorted(wanted - beside - _KNOWN - sys.stdlib_module_names)
     odd = _odd(folder) if programs and not quick else {}
+    asked = {} if quick else _asked(folder, used)
     return ProgramHere(
         shadows=tuple(str(folder / name) for name in hiding),
         programs=tuple(str(folder / name) for name in programs),
@@ -117,8 +127,42 @@ def program_here(*, quick: bool) -> ProgramHere:
         broken=() if quick else tuple(_broken(folder, used, wanted & beside, names))[:_MOST_ODD],
         named=() if quick else tuple(_named(folder, used))[:_MOST_NAMED],
         extensions=tuple(_extensions(used))[:_MOST_NAMED],
+        asks=asked,
+        damaged=_damaged(asked),
+        set_here=tuple(each for each in asked.get("variables", ()) if each in os.environ),
         **{how: tuple(names[:_MOST_ODD]) for how, names in odd.items()},
     )
+
+
+def _asked(folder: Path, used: Mapping[str, str]) -> Asks:
+    """What the program asks of a host, but for what a launch or its own folder gives it."""
+    found = asks(used)
+    along = carried(os.environ)
+    given: dict[str, Callable[[str], bool]] = {
+        "variables": lambda name: name in along,
+        "above": lambda name: (folder / name).exists(),
+        # What is not here either may be one of many places.
+        "beyond": lambda name: not (folder / name).exists(),
+        "fills": lambda name: not (folder / name).is_dir(),
+    }
+    found = {
+        kind: {name: place for name, place in names.items()
+               if kind not in given or not given[kind](name)}
+        for kind, names in found.items()
+    }  # fmt: skip
+    read = {**found.get("reads", {}), **found.get("reads_below", {})}
+    here = {name: place for name, place in read.items() if os.path.exists(os.path.expanduser(name))}  # noqa: PTH110, PTH111 - see above
+    return {**found, "here": here}
+
+
+def _damaged(asked: Asks) -> dict[str, str]:
+    """Files that the program names, as far as they are here, and are not whole."""
+    found: dict[str, str] = {}
+    for name in asked.get("here", ()):
+        # A folder that may not be read tells nothing.
+        with contextlib.suppress(OSError):
+            found |= damage_in(Path(name).expanduser())
+    return dict(islice(found.items(), _MOST_ODD))
 
 
 def _sources(folder: Path, names: list[str]) -> dict[str, str]:

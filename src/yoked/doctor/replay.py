@@ -51,8 +51,8 @@ _WANTED = fields(
         "console": each(text),
     }
 )
-_LINES = ("unsorted", "file_times", "local_time", "own", "left", "named", "left_named", "broken",
-          "special", "misnamed", "pointers", "extensions")  # fmt: skip
+_LINES = ("unsorted", "file_times", "local_time", "own", "left", "named", "left_named",
+          "left_folders", "broken", "special", "misnamed", "pointers", "extensions")  # fmt: skip
 _CONTROLLER = fields(
     {
         "hostname": label,
@@ -73,6 +73,9 @@ _CONTROLLER = fields(
         "modules": each(variable),
         "plain": each(variable),
         **dict.fromkeys(_LINES, each(line)),
+        "asks": named(word, named(line, line)),
+        "set_here": each(variable),
+        "damaged": named(line, line),
         "time_s": number,
     }
 )
@@ -95,6 +98,7 @@ _DIALLED = fields(
 )
 _VERSIONS = named(word, version)
 _FOLDERS = named(word, path)
+_DAMAGED = named(line, line)
 
 
 def to_json(examination: Examination) -> dict[str, Any]:
@@ -135,6 +139,7 @@ def _read_words(seen: Examination) -> Examination:
         need=dataclasses.replace(
             seen.need,
             versions=reread(_VERSIONS, "need", seen.need.versions, [], {}),
+            damaged=reread(_DAMAGED, "need", seen.need.damaged, [], {}),
             folders=reread(_FOLDERS, "need", seen.need.folders, [], {}),
         ),
         controller=reread(_CONTROLLER, "controller", seen.controller, [], {}),

@@ -144,7 +144,8 @@ class Need:
     checkpoint; memory_bytes: of one rank on the CPU; gpu_memory_bytes: of a GPU, for one rank;
     host_bytes_beside_gpu: of the host's memory, for such a rank, where that is much; device: what
     ranks are told to compute on; keep: how many checkpoints are kept. data, code: name and content
-    hash on the controller; None: no question. folders: their paths on a host, by these names, which
+    hash on the controller; None: no question. damaged: files of the data that are not whole here,
+    each with why. folders: their paths on a host, by these names, which
     may begin with `~/`. environment: digest of the requirements by which
     `yoked install` names an environment; None: such are not looked for.
     """
@@ -158,6 +159,7 @@ class Need:
     keep: int = 2
     data: Mapping[str, str] | None = None
     code: Mapping[str, str] | None = None
+    damaged: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
     environment: str | None = None
 

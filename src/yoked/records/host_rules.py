@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Any
 
+from yoked.records.asked_rules import ASKED
 from yoked.records.rules import (
     OddError,
     address,
@@ -444,6 +445,7 @@ HEALTH = fields(
             }
         ),
         "launch": LAUNCH,
+        "asked": ASKED,
         # What the controller compares, file by file.
         "data": named(line, line),
         "code": named(line, line),

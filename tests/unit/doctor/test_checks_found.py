@@ -25,6 +25,7 @@ from tests.unit.doctor.builders import (
 from tests.unit.doctor.troubles import (
     TWO_HOPS,
     Make,
+    asked,
     behind_router,
     by_vpn,
     code,
@@ -118,6 +119,11 @@ TWICE = {"4.bin": "a1", "4 (1).bin": "a1", "5.bin": "b2"}
 START = {"file": f"{PACKAGES}/sitecustomize.py", "digest": "aa", "because": None}
 PLUGIN = {"name": "units", "value": "units:load", "package": "units", "version": "0.4",
           "folder": f"{PACKAGES}/units-0.4.dist-info", "file": f"{PACKAGES}/units.py"}  # fmt: skip
+A_FILE = {"kind": "file", "size": 8, "digest": "a" * 64}
+ROWS = {"kind": "folder", "count": 2, "entries": {"1.txt": "8", "2.txt": "9"}}
+MISSING, FREE = {"kind": "missing"}, {"problem": None, "owner": None}
+CACHED = {"revision": "6c1d", "folder": "/home/ada/.cache/huggingface/hub", "files": {"a.bin": 9},
+          "offline": False}  # fmt: skip
 LIBRARY = {"file": "/opt/sim/lib/libstdc++.so.6", "hides": "/usr/lib64/libstdc++.so.6",
            "set_by": "/etc/ld.so.conf.d/00-sim.conf"}  # fmt: skip
 FLAW = {"file": f"{PACKAGES}/torch/distributed/c10d.py", "package": "torch",
@@ -732,6 +738,10 @@ CASES = (
         severity="warning"),
     Case("data-odd", lambda: replace(home(), need=Need(
         data={"Gr\udcf6\udcdfe.bin": "a1"}, folders={"data": "/rows"})), (), severity="warning"),
+    Case("data-odd", lambda: replace(everywhere("health/data", {"1.txt": "a1"}), need=Need(
+        data={"1.txt": "a1"}, folders={"data": "~/rows"},
+        damaged={"1.txt": "970 zero bytes from byte 971 to its end, in a text of 1941"})), ()),
+    Case("data-odd", lambda: here(damaged={"/rows/a.gz": "cut off: its gzip has no end"}), ()),
     Case("program-odd", lambda: here(left=["common.py", "rows/deep.py"]), ()),
     Case("program-odd", lambda: here(left_named=["config.json"]), (), severity="warning"),
     Case("program-odd", lambda: here(broken=["common.py:12: invalid syntax"], python="3.12.1"), ()),
@@ -741,6 +751,54 @@ CASES = (
     Case("program-odd", lambda: here(special=["pipe (a pipe)"]), (), severity="warning"),
     Case("program-odd", lambda: here(misnamed=["notes-Gr\udcf6\udcdfe.md"]), (),
          severity="warning"),
+    # what the program asks for by name
+    Case("program-asks", lambda: asked("variables", "ROWS", attic="1", garage=None, study="1"),
+         severity="warning"),
+    Case("program-asks", lambda: replace(
+        asked("variables", "ROWS", attic=None, garage=None, study=None),
+        controller={"asks": {"variables": {"ROWS": "train.py:7"}}, "set_here": ["ROWS"]}),
+        NAMES, severity="warning"),
+    Case("program-asks", lambda: asked(
+        "settings", "ROWS", "variables", attic="1", garage="2", study="1"), severity="warning"),
+    Case("program-asks", lambda: asked(
+        "reads", "~/rows.json", "files", attic=A_FILE, garage=MISSING, study=A_FILE),
+         severity="warning"),
+    Case("program-asks", lambda: asked(
+        "reads", "~/rows.json", "files", attic=MISSING, garage=A_FILE, study=MISSING),
+         severity="warning"),
+    Case("program-asks", lambda: asked(
+        "reads", "/rows", "files", asks={"here": {"/rows": "train.py:7"}},
+        attic=MISSING, garage=MISSING), (), severity="warning"),
+    Case("program-asks", lambda: asked("reads", "~/hub/datasets--ada--rows/refs/main", "files",
+         attic={**A_FILE, "begins": "6c1d"}, study={**A_FILE, "begins": "6c1d"},
+         garage={**A_FILE, "digest": "b" * 64, "begins": "1b77"}), severity="warning"),
+    Case("program-asks", lambda: asked(
+        "reads", "/rows", "files", attic=ROWS, study=ROWS, garage={
+        **ROWS, "count": 1, "entries": {"1.txt": "8"}}), severity="warning"),
+    Case("program-asks", lambda: asked(
+        "reads", "/rows", "files", attic=ROWS, study=ROWS, garage={
+        "kind": "unreadable", "problem": "EACCES"}), severity="warning"),
+    Case("program-asks", lambda: asked(
+        "above", ".env", attic=MISSING, study=MISSING, garage={**A_FILE, "path": "/home/ada/.env"}),
+         severity="warning"),
+    Case("program-asks", lambda: asked("writes", "/tmp/rows.json", attic=FREE, study=FREE, garage={
+        "problem": "EACCES", "owner": "bob"}), severity="warning"),
+    Case("program-asks", lambda: asked("creates", "/dev/shm/rows", attic=MISSING,
+         garage=A_FILE), severity="warning"),
+    Case("program-asks", lambda: asked("programs", "git", attic="/usr/bin/git", garage=None),
+         severity="warning"),
+    Case("program-asks", lambda: asked("libraries", "libsndfile.so.1", attic=True, garage=False),
+         severity="warning"),
+    Case("program-asks", lambda: asked("ports", "8000", attic=None, garage="EADDRINUSE"),
+         severity="warning"),
+    Case("program-asks", lambda: asked("hosts", "fileserver", attic=True, garage=False),
+         severity="warning"),
+    Case("program-asks", lambda: asked("hub", "ada/net", attic=CACHED, study=CACHED, garage={
+        **CACHED, "revision": "1b77"}), severity="warning"),
+    Case("program-asks", lambda: replace(home(), controller={
+        "asks": {"fills": {"out": "train.py:7"}}, "left_folders": ["out"]}), (),
+        severity="warning"),
+    Case("program-asks", lambda: asked("beyond", "../rows"), (), severity="warning"),
     # what an interpreter takes in
     Case("unlike-python", lambda: taken(garage={
         "plugins": [PLUGIN], "torch_settings": {"default dtype": "torch.float64"}})),
@@ -864,6 +922,23 @@ def test_a_trouble_is_one_finding_with_its_host_and_its_fix(case: Case) -> None:
     assert found[0].why
     # Those of an unknown failure are the words of the error itself.
     assert case.check == "ssh-other" or all(fix.repair for fix in found[0].fix)
+
+
+@pytest.mark.parametrize("seen", [
+    asked("settings", "ROWS", "variables", attic=None, garage=None, study=None),
+    asked("settings", "TMPDIR", "variables", attic="/a", garage="/b", study="/c"),
+    asked("settings", "ROWS_DIR", "variables", attic="/home/ada/rows", garage="/home/ada/rows"),
+    asked("reads", "/rows", "files", attic=MISSING, garage=MISSING),
+    asked("reads", "/usr/share/dict/words", "files", attic=A_FILE, garage={**A_FILE, "size": 9}),
+    asked("reads_below", "/rows", "files", attic=ROWS, garage={**ROWS, "count": 9}),
+    asked("rewrites", "/rows/a", "writes", attic=FREE, garage={"problem": "ENOENT", "owner": None}),
+    asked("libraries", "liba.so.1", attic=None, garage=True),
+    asked("hosts", "hub.example", attic=False, garage=False),
+    asked("hub", "ada/net", attic=CACHED, garage={**CACHED, "revision": None, "files": {}}),
+    asked("above", ".env", attic=MISSING, garage=MISSING),
+], ids=lambda seen: next(iter(seen.controller["asks"])))  # fmt: skip
+def test_what_a_program_can_do_without_is_not_missed(seen: Examination) -> None:
+    assert findings_of(seen) == ()
 
 
 def test_locks_that_no_host_has_are_no_trouble() -> None:

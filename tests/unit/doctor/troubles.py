@@ -531,3 +531,17 @@ def taken(**hosts: dict[str, Any]) -> Examination:
 
 def large_run() -> Examination:
     return replace(home(), need=Need(checkpoint_bytes=30 * 10**9, keep=2))
+
+
+def asked(
+    ask: str, name: str, kind: str | None = None, *, asks: dict[str, Any] | None = None, **told: Any
+) -> Examination:
+    """A home in which a program asks for something by name. kind: of the hosts' answers; told: by
+    host; asks: what else it asks for.
+    """
+    seen = replace(home(), controller={**home().controller,
+                   "asks": {ask: {name: "train.py:7"}, **(asks or {})}})  # fmt: skip
+    for host, answer in told.items():
+        own = {**seen.host(host).health, "asked": {kind or ask: {name: answer}}}
+        seen = change(seen, host, health=own)
+    return seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from yoked.launch.variables import carried, secrets
+from yoked.fleet.variables import carried, secrets
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,24 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 
 @check(
     "data-odd",
-    question="Is each name in the data one file of its own?",
-    reads=("need.data", "health.data"),
-    severity="warning",
+    question="Is each name in the data one file of its own, and whole?",
+    reads=("need.data", "need.damaged", "controller", "health.data"),
+    severity="error",
     saw={
         "copies": "{described}, in the data here{there}",
         "empty": "{described} in the data here{there}: empty",
         "hidden": "{described} in the data here{there}, which macOS left (AppleDouble)",
         "folder": "{described} in the data here{there}: a folder with the name of a file",
         "name": "{described} in the data here{there}: a name that is no UTF-8",
+        "damaged": "not whole in the data here{there}: {described}",
+        "named": "not whole here, and read by the program: {described}",
     },
     why={
+        **dict.fromkeys(
+            ("damaged", "named"),
+            "rows are missing, or whichever rank reads it ends with an error; hosts that have the "
+            "same content agree with each other, and nobody says so",
+        ),
         "copies": "a program that reads all files of the folder counts these rows twice; hosts "
         "that have the same copies agree with each other, and nobody says so",
         "empty": "a rank that is dealt it has no rows: it stands still, or ends before the others",
@@ -43,13 +50,16 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
         "name": "a program that prints or sorts names fails: `UnicodeEncodeError`",
     },
     symptom="An epoch has more rows than the data; the loss is lower than elsewhere; or "
-    "`IsADirectoryError`, `UnicodeEncodeError`.",
-    cause="A browser or a file manager wrote `4 (1).txt` beside 4.txt; a download that was "
-    "cut short left a folder; names came out of an archive of another system. Asked for is the "
-    "folder of --data, here: data that differs between hosts is data-differs.",
+    "`IsADirectoryError`, `UnicodeEncodeError`, `ValueError`, `EOFError`.",
+    cause="A download that was cut off after it was given its size, or a copy that was. These are "
+    "errors, the others warnings. A browser or a file manager wrote `4 (1).txt` beside 4.txt; a "
+    "download that was cut short left a folder; names came out of an archive of another system. "
+    "Asked for is the folder of --data, here, and what the program names: data that differs "
+    "between hosts is data-differs.",
     fix="By hand, on all hosts that have it.",
 )
 def data_odd(seen: Examination) -> Iterator[Match]:
+    yield from _damaged(seen)
     wanted = seen.need.data or {}
     first: dict[tuple[str, str], str] = {}
     copies: dict[str, str] = {}
@@ -79,9 +89,33 @@ def data_odd(seen: Examination) -> Iterator[Match]:
             yield Match(
                 (),
                 *_everywhere(seen, how, names),
+                severity="warning",
                 how=how,
                 described=first_listed(said),
                 there=_also(seen, names),
+            )
+
+
+def _damaged(seen: Examination) -> Iterator[Match]:
+    """Files that a program would read and that are not whole here, and so nowhere."""
+    named = mapping(at(seen.controller, "damaged"))
+    for how, found in (("damaged", seen.need.damaged), ("named", {} if seen.need.data else named)):
+        if found:
+            places = [place_of(seen, each) if how == "damaged" else each for each in found]
+            get = by_hand(
+                "",
+                "get {files} anew from where it comes, compare its sum with the one that is told "
+                "there, and bring it to all hosts",
+                files=joined(" ", places[:_SHOWN]),
+            )
+            yield Match(
+                (),
+                get,
+                how=how,
+                described=first_listed(
+                    f"{shown_name(name)} ({why})" for name, why in found.items()
+                ),
+                there=_also(seen, found),
             )
 
 
