@@ -140,6 +140,7 @@ def _asked(folder: Path, used: Mapping[str, str]) -> Asks:
     along = carried(os.environ)
     given: dict[str, Callable[[str], bool]] = {
         "variables": lambda name: name in along,
+        "shuffled": lambda _: "PYTHONHASHSEED" in along,
         "above": lambda name: (folder / name).exists(),
         # What is not here either may be one of many places.
         "beyond": lambda name: not (folder / name).exists(),

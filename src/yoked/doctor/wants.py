@@ -11,7 +11,7 @@ import ast
 import re
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from yoked.doctor.paths import ANY_ABOVE, PROGRAM, Paths, called, first_text
@@ -28,6 +28,8 @@ _AS_THEY_ARE = ("creates", "above", "programs", "libraries", "ports", "hosts", "
 Asks = dict[str, dict[str, str]]
 
 _MOST, _LONGEST = 48, 200
+# Half a second's work; a program's own files come before those that they import.
+_MOST_CHARS = 400_000
 _PORT_LIMIT = 65_536
 _READS = re.compile(
     r"open|load\w*|read\w*|listdir|scandir|walk|i?glob|rglob|iterdir|memmap|fromfile|genfromtxt"
@@ -48,6 +50,16 @@ _OF_STARTS = ("subprocess", "sp", "os", "")
 _HUB = frozenset({"from_pretrained", "load_dataset", "hf_hub_download", "snapshot_download",
                   "pipeline", "SentenceTransformer", "AutoTokenizer"})  # fmt: skip
 _SERVES = re.compile(r"run|serve\w*|launch|listen|start\w*|\w*Server|TCPStore")
+# What changes something, wherever it is called.
+_WORKS = re.compile(
+    r"append|pop|popleft|sort|update|remove|setdefault|write|seek|extend|insert|clear|reverse"
+    r"|shuffle|mkdir|makedirs|load_state_dict|barrier|all_reduce|broadcast|init_process_group"
+)
+_LISTS = frozenset({"listdir", "scandir", "iterdir", "glob", "iglob", "rglob", "walk"})
+# Nobody sees in which order these take what they get.
+_IN_ANY_ORDER = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "set"})
+# By the name of a flag: it is for what a run leaves.
+_IS_WRITTEN = re.compile(r"out|save|log|ckpt|check|cache|tmp|temp|result|export|work|run|dir$")
 _URL_HOST = re.compile(r"[a-z0-9+]+://(?:[^/@\s]*@)?([A-Za-z0-9_][A-Za-z0-9._-]*)(?::\d+)?(?:/|$)")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
@@ -71,14 +83,16 @@ def asks(sources: Mapping[str, str]) -> Asks:
     read; writes: paths in folders that have to be there; rewrites: in folders that it may make;
     creates: what must not be there yet; above: names of files for which it looks in the folders
     above its own; programs; libraries; ports; hosts; hub, torch_hub, nltk: by what names the
-    caches of those have it. Of paths from the program's own folder, fills: folders into which it
-    writes and that it does not make; beyond: what lies outside (../x).
+    caches of those have it; asserts: calls in an assert that do something; shuffled: sets out of
+    which names of files are taken as they come. Of paths from the program's own folder, fills:
+    folders into which it writes and that it does not make; beyond: what lies outside (../x).
     """
     found: Asks = {}
-    parsed = {name: tree for name, text in sources.items() if (tree := _tree(text)) is not None}
-    for name, tree in parsed.items():
-        source = _Source(tree)
-        for kind, what, line in source.asked():
+    left = _MOST_CHARS
+    for name, text in sources.items():
+        left -= len(text)
+        tree = _tree(text) if left >= 0 else None
+        for kind, what, line in () if tree is None else _Source(tree).asked():
             if 0 < len(what) <= _LONGEST and what.isprintable():
                 found.setdefault(kind, {}).setdefault(what, f"{name}:{line}")
     given = found.pop("sets", {})
@@ -134,21 +148,34 @@ class _Source:
     """One file of the program."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
         self._paths = Paths(tree)
-        self._guarded = set(_guarded(tree))
+        nodes = self._paths.nodes
+        self._guarded = set(_guarded(nodes))
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self._sorted = {inner for node in calls if called(node.func) in _IN_ANY_ORDER
+                        for each in node.args for inner in ast.walk(each)}  # fmt: skip
+        self._listing = {self._paths.function_of(node) for node in calls
+                         if called(node.func).rpartition(".")[2] in _LISTS}  # fmt: skip
+        # Functions that change something, by their names.
+        doing = {self._paths.function_of(node) for node in calls
+                 if _WORKS.fullmatch(called(node.func).rpartition(".")[2])}  # fmt: skip
+        self._workers = {each.name for each in doing if isinstance(each, ast.FunctionDef)}
 
     def asked(self) -> Iterator[tuple[str, str, int]]:
         """(kind, name, line) of all."""
-        for node in ast.walk(self._tree):
+        for node in self._paths.nodes:
             line = getattr(node, "lineno", 0)
             told: Iterator[tuple[str, str]] = iter(())
             if isinstance(node, ast.Subscript):
                 told = self._of_subscript(node)
             elif isinstance(node, ast.Compare):
                 told = self._of_comparison(node)
+            elif isinstance(node, ast.Assert):
+                told = self._of_assert(node)
+            elif isinstance(node, ast.For):
+                told = self._of_order(node.iter)
             elif isinstance(node, ast.Call):
-                told = self._of_call(node)
+                told = chain(self._of_call(node), self._of_order(*_listed(node)))
             for kind, name in told:
                 yield kind, name, line
 
@@ -158,6 +185,24 @@ class _Source:
                 yield "sets", name
             elif _VARIABLE.fullmatch(name):
                 yield ("settings" if node in self._guarded else "variables"), name
+
+    def _of_assert(self, node: ast.Assert) -> Iterator[tuple[str, str]]:
+        """What is done in an assert, and not only asked."""
+        for each in ast.walk(node.test):
+            name = called(each.func) if isinstance(each, ast.Call) else ""
+            last = name.rpartition(".")[2]
+            if name in self._workers or (name != last and _WORKS.fullmatch(last)):
+                yield "asserts", name.lstrip(".")
+
+    def _of_order(self, *values: ast.expr) -> Iterator[tuple[str, str]]:
+        """Names of files that are taken out of a set as they come."""
+        for each in values:
+            is_set = isinstance(each, (ast.Set, ast.SetComp)) or (
+                isinstance(each, ast.Call) and called(each.func) in ("set", "frozenset")
+            )
+            here = self._paths.function_of(each)
+            if is_set and each not in self._sorted and here in self._listing:
+                yield "shuffled", ast.unparse(each)[:_LONGEST]
 
     def _of_comparison(self, node: ast.Compare) -> Iterator[tuple[str, str]]:
         among = [called(each) for each in node.comparators]
@@ -184,6 +229,7 @@ class _Source:
                 yield "libraries", first
         yield from self._of_net(node, last, first)
         yield from _of_caches(full, last, first)
+        yield from self._of_defaults(node) if last == "add_argument" else ()
         yield from self._of_paths(node, last)
 
     def _of_net(self, node: ast.Call, last: str, first: str | None) -> Iterator[tuple[str, str]]:
@@ -233,6 +279,21 @@ class _Source:
             for path, is_whole in filter(None, (*given, own)):
                 yield from _opened(path, is_whole, "r", guarded=False)
 
+    def _of_defaults(self, node: ast.Call) -> Iterator[tuple[str, str]]:
+        """Paths that a flag has by default: whoever gives another has it on all hosts alike."""
+        if _IS_WRITTEN.search(first_text(node) or ""):
+            return
+        for each in node.keywords:
+            told = self._paths.of(each.value) if each.arg == "default" else None
+            if told is not None:
+                found = _opened(*told, "r", guarded=False)
+                yield from ((kind, path) for kind, path in found if kind == "reads")
+
+
+def _listed(node: ast.Call) -> list[ast.expr]:
+    """What is made a list, or counted through."""
+    return node.args[:1] if called(node.func) in ("list", "tuple", "enumerate") else []
+
 
 def _below(path: str) -> str:
     """A path, without the program's own folder before it."""
@@ -244,7 +305,7 @@ def _opened(path: str, is_whole: bool, mode: str, *, guarded: bool) -> Iterator[
     is_far = path.startswith(("/", "~/"))
     is_outside = path.startswith(("../", f"{PROGRAM}/../"))
     if path.startswith(ANY_ABOVE):
-        if is_whole and mode.startswith("r"):
+        if is_whole and mode.startswith("r") and path != ANY_ABOVE:
             yield "above", path.removeprefix(f"{ANY_ABOVE}/")
     elif not set(mode) & set("wax+"):
         if is_far:
@@ -313,9 +374,9 @@ def _text(node: ast.AST | None) -> str | None:
     return node.value if is_text else None  # type: ignore[union-attr]
 
 
-def _guarded(tree: ast.Module) -> Iterator[ast.AST]:
+def _guarded(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Nodes whose failure the program takes care of, or that it reaches only after a question."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Try):
             kinds = [each.type for each in node.handlers]
             parts = [kind.elts if isinstance(kind, ast.Tuple) else [kind] for kind in kinds if kind]
@@ -340,11 +401,15 @@ def _asks_for_it(test: ast.expr) -> bool:
 
 def to_hosts(found: Asks) -> dict[str, list[str]]:
     """The same as hosts are asked: by kind, names alone."""
-    files = [*found.get("reads", ()), *found.get("reads_below", ())]
+
+    def both(*kinds: str) -> list[str]:
+        names = (name for kind in kinds for name in found.get(kind, ()))
+        return [name for name in names if not name.startswith(_OF_A_HOST)]
+
     told = {
-        "variables": [*found.get("variables", ()), *found.get("settings", ())],
-        "files": [each for each in files if not each.startswith(_OF_A_HOST)],
-        "writes": [*found.get("writes", ()), *found.get("rewrites", ())],
+        "variables": both("variables", "settings"),
+        "files": both("reads", "reads_below"),
+        "writes": both("writes", "rewrites"),
         **{kind: list(found.get(kind, ())) for kind in _AS_THEY_ARE},
     }
     return {kind: names[:_MOST] for kind, names in told.items() if names}

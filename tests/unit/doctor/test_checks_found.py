@@ -799,6 +799,7 @@ CASES = (
         "asks": {"fills": {"out": "train.py:7"}}, "left_folders": ["out"]}), (),
         severity="warning"),
     Case("program-asks", lambda: asked("beyond", "../rows"), (), severity="warning"),
+    Case("program-asks", lambda: asked("shuffled", "set(found)"), (), severity="warning"),
     # what an interpreter takes in
     Case("unlike-python", lambda: taken(garage={
         "plugins": [PLUGIN], "torch_settings": {"default dtype": "torch.float64"}})),
@@ -936,9 +937,21 @@ def test_a_trouble_is_one_finding_with_its_host_and_its_fix(case: Case) -> None:
     asked("hosts", "hub.example", attic=False, garage=False),
     asked("hub", "ada/net", attic=CACHED, garage={**CACHED, "revision": None, "files": {}}),
     asked("above", ".env", attic=MISSING, garage=MISSING),
+    replace(asked("reads", "/home/ada/rows", "files", attic=ROWS, garage=MISSING),
+            need=Need(folders={"data": "~/rows"})),
 ], ids=lambda seen: next(iter(seen.controller["asks"])))  # fmt: skip
 def test_what_a_program_can_do_without_is_not_missed(seen: Examination) -> None:
     assert findings_of(seen) == ()
+
+
+def test_what_a_program_does_in_an_assert_is_named_where_asserts_are_left_out() -> None:
+    seen = taken(garage={"settings": {"optimisation": "1"}})
+    seen = replace(seen, controller={"asks": {"asserts": {"_newest": "common.py:7"}}})
+
+    [found] = findings_of(seen)
+
+    assert found.hosts == ("garage",)
+    assert "the program works in one: _newest(...) at common.py:7" in found.saw
 
 
 def test_locks_that_no_host_has_are_no_trouble() -> None:

@@ -143,3 +143,32 @@ def test_files_that_a_program_names_are_told(folder: Path) -> None:
     found = program_here(quick=False)
 
     assert found.named == ("config/small.json", "notes.py")
+
+
+def test_what_the_program_asks_of_a_host_is_told_but_for_what_it_has_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROWS", "1")
+    monkeypatch.setenv("WANDB_PROJECT", "rows")
+    rows = folder.parent / "rows.txt"
+    rows.write_bytes(b"1\n" + bytes(50))
+    (folder / "out").mkdir()
+    (folder / ".env").write_text("")
+    (folder / "common.py").write_text(
+        "os.environ['ROWS'], os.environ['WANDB_PROJECT']\nload_dotenv()\n"
+        f"open({str(rows)!r})\nopen('../rows.txt')\nopen('../none.txt')\n"
+        "open('out/a.txt', 'w')\nopen('none/a.txt', 'w')\n"
+    )
+
+    found = program_here(quick=False)
+
+    assert {kind: names for kind, names in found.asks.items() if names} == {
+        "variables": {"ROWS": "common.py:1"},
+        "reads": {str(rows): "common.py:3"},
+        "beyond": {"../rows.txt": "common.py:4"},
+        "fills": {"out": "common.py:6"},
+        "here": {str(rows): "common.py:3"},
+    }
+    assert found.set_here == ("ROWS",)
+    assert list(found.damaged) == [str(rows)]
+    assert program_here(quick=True).asks == {}

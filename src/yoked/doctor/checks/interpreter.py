@@ -129,7 +129,7 @@ def library_fix(host: str, each: Mapping[str, Any]) -> tuple[Fix, ...]:
 @check(
     "unlike-python",
     question="Does each host's Python take in the same before a program begins?",
-    reads=("torch", "health.environment", "health.set_limits"),
+    reads=("torch", "health.environment", "health.set_limits", "controller"),
     severity="error",
     saw={
         "": "on {host}, and not on {others:list}: {what}",
@@ -178,8 +178,17 @@ def unlike_python(seen: Examination) -> Iterator[Match]:
                     severity="error" if is_grave else "warning",
                     how=how,
                     others=[each for each in told if each != name],
-                    what="; ".join(_words(found)),
+                    what="; ".join([*_words(found), *_left_out(seen, found)]),
                 )
+
+
+def _left_out(seen: Examination, found: Iterable[Taken]) -> Iterator[str]:
+    """What the program does in asserts, where they are left out."""
+    done = mapping(at(seen.controller, "asks", "asserts"))
+    if done and any(each.key.startswith("optimisation ") for each in found):
+        shown = [f"{name}(...) at {place}" for name, place in done.items()]
+        yield (f"asserts are left out then, and the program works in one: {first_listed(shown)}; "
+               "take the call out of it")  # fmt: skip
 
 
 def _undone(seen: Examination, host: str, found: Iterable[Taken], how: str) -> tuple[Fix, ...]:

@@ -68,6 +68,8 @@ _Told = dict[str, Any]
         "caches": "{name}, which the program takes out of a cache at {place}, is {described}",
         "fills": "the program writes into {name}/ at {place}, and makes no such folder; the one "
         "that is here would stay here, by git's rules",
+        "shuffled": "names of files are taken out of a set as they come, at {place}: `{name}`; "
+        "that is another order in each process",
         "beyond": "{name}, which the program reads at {place}, lies outside of the program's "
         "folder, and would stay here",
     },
@@ -84,6 +86,8 @@ _Told = dict[str, Any]
         ),
         "unreadable": "ranks there end with an error when they open it",
         "writes": "ranks there end with an error when they open it to write",
+        "shuffled": "a program that deals names out by rank has some files read twice and others "
+        "never",
         "creates": "ranks there end with `FileExistsError`",
         "programs": "ranks there end with `FileNotFoundError: [Errno 2] No such file or directory: "
         "'{name}'`, or a shell's `not found`",
@@ -187,7 +191,13 @@ def _without_home(seen: Examination, host: str, value: object) -> str | None:
 
 def _files(seen: Examination) -> Iterator[Match]:
     here = mapping(at(seen.controller, "asks", "here"))
+    homes = {str(host.facts.get("home") or "~") for host in seen.up}
+    data = str(seen.need.folders.get("data"))
+    # What --data names is compared file by file.
+    compared = {data, *(data.replace("~", home, 1) for home in homes)}
     for name, place in _asked(seen, "reads", "reads_below"):
+        if name in compared:
+            continue
         told = _told(seen, "files", name)
         missing = [host for host, own in told.items() if own["kind"] == "missing"]
         shut = [host for host, own in told.items() if own["kind"] == "unreadable"]
@@ -477,6 +487,10 @@ def _here(seen: Examination) -> Iterator[Match]:
             make = by_hand("", "os.makedirs(..., exist_ok=True) in front of {place}; or have git's "
                            "rules let {name}/ travel", place=place, name=name)  # fmt: skip
             yield Match((), make, how="fills", name=name, place=place)
+    seeds = {mapping(part(host, "environment")).get("PYTHONHASHSEED") for host in seen.up}
+    for name, place in _asked(seen, "shuffled") if seeds & {None, "random"} else ():
+        take = by_hand("", "have {place} take sorted(...) of the set", place=place)
+        yield Match((), take, how="shuffled", name=name, place=place)
     for name, place in _asked(seen, "beyond"):
         move = by_hand("", "move it into the program's folder, or `yoked push` it to the hosts and "
                        "name that folder at {place}", place=place)  # fmt: skip
