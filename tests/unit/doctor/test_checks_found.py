@@ -944,6 +944,15 @@ def test_what_a_program_can_do_without_is_not_missed(seen: Examination) -> None:
     assert findings_of(seen) == ()
 
 
+def test_of_two_files_that_differ_one_is_brought_to_the_other_host() -> None:
+    other = {**A_FILE, "digest": "b" * 64}
+
+    [found] = findings_of(asked("reads", "/rows", "files", attic=A_FILE, garage=other))
+
+    assert found.hosts == ("attic", "garage")
+    assert [fix.host for fix in found.fix] == ["garage"]
+
+
 def test_what_a_program_does_in_an_assert_is_named_where_asserts_are_left_out() -> None:
     seen = taken(garage={"settings": {"optimisation": "1"}})
     seen = replace(seen, controller={"asks": {"asserts": {"_newest": "common.py:7"}}})

@@ -238,11 +238,13 @@ def _other(name: str, place: str, has: _Told) -> Iterator[Match]:
     if odd:
         usual = [host for host in has if host not in odd] or list(has)
         model = has[usual[0]]
+        # Of two nobody knows which is meant.
+        others = [host for host in odd if host != usual[0]]
         shown = [f"{_as_found(own, model)} on {host}" for host, own in has.items()]
         ref = _HUB_REF.fullmatch(name)
         yield Match(
             odd,
-            *(_fetched(ref, odd) if ref else _brought(name, {usual[0]: model}, odd)),
+            *(_fetched(ref, odd) if ref else _brought(name, usual[:1], others)),
             how="other",
             name=name,
             place=place,
@@ -316,7 +318,7 @@ def _brought(name: str, has: Iterable[str], lacking: Iterable[str]) -> Iterator[
         else:
             yield by_hand(
                 host,
-                "bring {path} there as it is on {source}",
+                "bring {path} there as it is on {source}, if that is as it is meant",
                 path=path_word(name),
                 source=source,
             )
