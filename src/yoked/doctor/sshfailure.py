@@ -23,7 +23,7 @@ HERE = frozenset(
         "no-ssh", "config", "config-mode", "narrowed", "key-mode", "passphrase", "no-key",
         "unused-key", "stale-pub", "too-many", "bind", "forbidden", "no-route", "asks", "agent",
         "helper", "waits", "certificate", "key-gone", "kept-keys", "agent-refuses", "agent-lacks",
-        "proxy-gone", "proxy-asks", "proxy-ends",
+        "proxy-gone", "proxy-asks", "proxy-ends", "option",
     }
 )  # fmt: skip
 # Causes that lie on the host, or the jump host, that they name.

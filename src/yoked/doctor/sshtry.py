@@ -30,6 +30,7 @@ from yoked.doctor.sshfailure import (
     wants_try,
 )
 from yoked.doctor.sshinside import of_interpreter, of_start_files, run_here
+from yoked.doctor.sshoptions import of_options
 from yoked.doctor.sshway import (
     Signs,
     Try,
@@ -61,6 +62,15 @@ _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "denied": ("", "refused-key", "refused-cert", "after-key", "expired"),
     "shell": ("", "hangs", "chroot"),
     "other": ("", "closed", "cut", "altered"),
+}
+# By kind, the causes behind which a setting of ssh here may be.
+_BY_OPTION: Mapping[SshKind, tuple[str, ...]] = {
+    "timeout": ("", "mute", "large", "filtered"),
+    "refused": ("",),
+    "unreachable": ("", "no-route", "filtered"),
+    "denied": ("", "no-key", "refused-key", "algorithm", "unused-key", "second-factor"),
+    "shell": ("", "hangs"),
+    "other": ("", "closed", "cut", "bind"),
 }
 # How many times the patience with ssh a slow host gets at its second try.
 _MORE_PATIENCE = 4
@@ -122,6 +132,8 @@ def failure_of(
     python: the interpreter that the fleet's file names.
     """
     told = _failure_by_trying(host, ssh_config, problem)
+    if told.cause in _BY_OPTION.get(told.kind, ()):
+        told = of_options(told, host, ssh_config)
     if python and told.kind == "python" and told.cause in _OF_PYTHON:
         told = of_interpreter(told, host, ssh_config, python)
     if (told.kind, told.cause) in _RUNS:

@@ -27,6 +27,7 @@ from yoked.doctor.checks.ssh_mends import (
     ask_nobody,
     at_hop,
     here,
+    leave_option_out,
     look_at_key,
     made,
     say_its_address,
@@ -427,6 +428,10 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
                 "/etc/ssh/ssh_config    finds the line: limit it to the host that it is meant "
                 "for, or begin its list with +"
             ),
+        ),
+        "option": Cause(
+            f"with a copy of the settings that lacks it a command runs there: {_HERE}",
+            leave_option_out,
         ),
         "config": Cause(
             f"ssh does not read its own settings: {_HERE}",

@@ -9,7 +9,13 @@ from typing import Any
 
 from yoked.doctor.checks.query import at
 from yoked.doctor.repairs.base import by_hand, by_hand_later
-from yoked.doctor.repairs.files import close_ssh_folder, let_use, name_for_ssh, pass_over_block
+from yoked.doctor.repairs.files import (
+    close_ssh_folder,
+    leave_lines_out,
+    let_use,
+    name_for_ssh,
+    pass_over_block,
+)
 from yoked.doctor.repairs.fleet import fleet_flag
 from yoked.doctor.repairs.startfiles import leave_out_line, quiet, take_out_variable
 from yoked.doctor.repairs.system import give_login_shell
@@ -232,6 +238,16 @@ def ask_nobody(it: Unreached) -> tuple[Fix, ...]:
         return look(it)
     path = file or it.config
     return (pass_over_block(path, int(line), root=path.startswith("/etc/")),)
+
+
+def leave_option_out(it: Unreached) -> tuple[Fix, ...]:
+    """Take lines out of ssh's settings here."""
+    path = it.values["file"] or it.config
+    numbers = [int(each) for each in it.values["line"].split(",") if each.isdecimal()]
+    if not numbers:
+        # A saved report may be of another version.
+        return here("{ssh_g}    has all settings: take out the line that the finding names")(it)
+    return (leave_lines_out(path, numbers, root=path.startswith("/etc/")),)
 
 
 def as_told(it: Unreached) -> tuple[Fix, ...]:

@@ -271,6 +271,19 @@ def pass_over_block(path: str, line: int, *, root: bool) -> Fix:
 
 
 @repair
+def leave_lines_out(path: str, lines: Sequence[int], *, root: bool) -> Fix:
+    """Make lines of ssh's settings here comments."""
+    program = "; ".join(f"{line}s/^/# /" for line in lines)
+    return change_file(
+        "",
+        path_word(path),
+        f"line{lines[0]}",
+        lambda old: shell_line("sed {program} {old}", program=program, old=old),
+        root=root,
+    )
+
+
+@repair
 def make_executable(host: str, path: str) -> Fix:
     """Let a program run. It fails where a file system forbids it, or the file is no program."""
     return Fix(host, shell_line("chmod a+x {path} && {path} --version", path=path_word(path)))
