@@ -51,6 +51,7 @@ _QUEUE = re.compile(r"\bqueue\b(?P<words>.*?)\b(?:num|to) (?P<first>\d+)(?:-(?P<
 # What sends a packet elsewhere than to whom it is for, or has it come from elsewhere.
 _DIVERTS = ("dnat", "redirect", "snat", "tproxy")
 _STOPS = ("drop", "reject", *_DIVERTS)
+_LEADS_AWAY = re.compile(r'\b(dnat|redirect|tproxy)\b|xt target "(DNAT|REDIRECT|TPROXY)"')
 _ENDS = ("accept", "return", "jump", "goto", "queue", "vmap", *_STOPS)
 
 _Key = tuple[str, str, str]
@@ -89,6 +90,11 @@ class Suspect:
     sure: bool
     origin: str = ""
     of_cards: bool = False
+
+    @property
+    def leads_away(self) -> bool:
+        """Whether it hands a packet to another port, program or host than it is for."""
+        return _LEADS_AWAY.search(self.rule) is not None
 
     @property
     def words(self) -> str:

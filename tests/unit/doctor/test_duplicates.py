@@ -106,3 +106,65 @@ def test_rules_against_the_question_for_a_card_are_no_broken_cable() -> None:
     assert (found.check, found.hosts) == ("firewall-drop", ("garage",))
     assert "arp operation request drop" in found.saw
     assert lines(found) == [("garage", "nft insert rule arp guard in accept comment yoked")]
+
+
+def redirecting(rule: str, *, output: bool = False) -> list[str]:
+    hook = "output" if output else "prerouting"
+    return [
+        "table ip spoof {",
+        "    chain c {",
+        f"        type nat hook {hook} priority dstnat; policy accept;",
+        f"        {rule} # handle 4",
+        "    }",
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "rule", "output"),
+    [
+        ("garage", 'iifname != "lo" tcp dport != 22 redirect to :4444', False),
+        ("garage", "tcp dport 1024-65535 dnat to 172.17.0.2:80", False),
+        ("garage", "meta l4proto tcp tproxy to :9040 accept", False),
+        # The one that dials sends its own connections elsewhere.
+        ("attic", "tcp dport 1-65535 redirect to :9040", True),
+    ],
+)
+def test_a_rule_by_which_something_else_answers_is_no_foreign_machine(
+    host: str, rule: str, output: bool
+) -> None:
+    seen = broken(home(("attic", "garage")), "attic", "garage", error="EPROTO")
+    for name in ("attic", "garage"):
+        seen = told(seen, name, "health/firewall", OFF)
+    read = {**firewall("nft", redirecting(rule, output=output)), "tools": ["nft"]}
+    seen = told(seen, host, "health/firewall", read)
+
+    (found,) = findings_of(seen)
+
+    assert (found.check, found.hosts) == ("other-answers", (host,))
+    assert f"by nftables: `{rule}` in chain c of table ip spoof" in found.saw
+    assert lines(found) == [(host, "nft delete rule ip spoof c handle 4")]
+
+
+@pytest.mark.parametrize(
+    ("mac", "words"),
+    [
+        (MAC["garage"], "it comes from the network card of garage"),
+        (None, "another machine, or garage itself, cannot tell which"),
+    ],
+)
+def test_who_answers_without_a_rule_is_told_as_far_as_its_card_is_known(
+    mac: str | None, words: str
+) -> None:
+    seen = with_cards(broken(home(("attic", "garage")), "attic", "garage", error="EPROTO"))
+    seen = told(seen, "attic", f"health/routes/{ADDRESS['garage']}/mac", mac)
+    # A rule for another port does not do it.
+    other = {**firewall("nft", redirecting("tcp dport 23 redirect to :4444")), "tools": ["nft"]}
+    seen = told(seen, "garage", "health/firewall", other)
+
+    (found,) = findings_of(seen)
+
+    assert (found.check, found.hosts) == ("other-answers", ("garage",))
+    assert words in found.saw
+    assert "no rule that was read hands connections on" in found.saw
+    assert "another address" not in found.fix[0].command

@@ -95,6 +95,17 @@ def blame(link: Link) -> Blame | None:
     return _likeliest(link, unread) if unread else None
 
 
+def diversion(link: Link) -> Blame | None:
+    """The rule of either host by which something else gets what is for the target's listener; None:
+    no rule that was read does it.
+    """
+    for place in _passages(link):
+        rules = () if place.packet.answer else _rules(link, place) or ()
+        if found := [each for each in rules if each.leads_away]:
+            return place.blame(found)
+    return None
+
+
 def blame_for_silent_cards(link: Link) -> Blame | None:
     """The rule of either host that keeps them from asking each other for their network cards."""
     if ":" in link.address:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from yoked.doctor.check import Match
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
-from yoked.doctor.checks.path import packet_makers
+from yoked.doctor.checks.path import packet_makers, stop_first
 from yoked.doctor.checks.query import addresses, chosen_address, part
 from yoked.doctor.checks.routes import AFTER, check_of_ways, join, network_of
 from yoked.doctor.checks.tables import unread_tables
 from yoked.doctor.checks.verdicts import both_ways, cards_of, strange_card
-from yoked.doctor.firewalls import long_chains, ruleset_of
+from yoked.doctor.firewalls import held_by, long_chains, ruleset_of
 from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.tables import drop_rule
 from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import listed_words
 from yoked.units import listed
@@ -26,15 +27,30 @@ from yoked.units import listed
     saw={
         "answers": "at {address}, the address of {meant}, {named} answers: {evidence}",
         "card": "what is for {address}, the address of {meant}, goes to {named}: {evidence}",
+        "diverted": "what is for {meant} does not come to who listens there, but to something "
+        "else: {evidence}; {rule} on {host}",
+        "itself": "what answers at {address} is not who listens there on {meant}, although it "
+        "comes from the network card of {meant}: {evidence}; {rules}",
+        "unknown": "at {address}, the address of {meant}, something that is none of our agents "
+        "answers: another machine, or {meant} itself, cannot tell which: {evidence}; {rules}",
     },
-    why="two machines have that address, or one answers in the other's place",
+    why={
+        **dict.fromkeys(
+            ("answers", "card"),
+            "two machines have that address, or one answers in the other's place",
+        ),
+        **dict.fromkeys(
+            ("diverted", "itself", "unknown"), "ranks would speak with that in each other's place"
+        ),
+    },
     symptom="`Connection refused`, or a handshake that makes no sense: `op.preamble.length "
     "<= op.nbytes`; or `Connection timed out`.",
     cause="Another machine has the same address, or the address (172.17.0.1) means each "
     "host's own containers. Or another one answers the question for its network card: `proxy_arp`, "
-    "or a program such as netcut.",
-    fix="Takes an interface at which the right host answers; else by hand, another address, or "
-    "another look at who answers.",
+    "or a program such as netcut. Or a rule of a host's own hands connections to something else "
+    "(`redirect`, `dnat`, `tproxy`): a transparent proxy, portspoof, a container's port.",
+    fix="Deletes the rule that hands them on; takes an interface at which the right host answers; "
+    "else by hand, another address, or another look at who answers.",
     explains=(*NAMES, *AFTER),
 )
 def other_answers(seen: Examination) -> Iterator[Match]:
@@ -54,7 +70,12 @@ def other_answers(seen: Examination) -> Iterator[Match]:
         if cards and not who:
             yield _wrong_card(group, next(iter(cards)))
             continue
-        named = listed(sorted(str(each) for each in who)) or "a machine that is not of the fleet"
+        if group.found:
+            yield _diverted(group)
+            continue
+        if not who:
+            yield _by_itself(group)
+            continue
         other_address = by_hand(
             group.host.name,
             "give {interface} of {host} another address",
@@ -65,8 +86,48 @@ def other_answers(seen: Examination) -> Iterator[Match]:
             how="answers",
             meant=group.host.name,
             address=group.address,
-            named=named,
+            named=listed(sorted(str(each) for each in who)),
         )
+
+
+def _diverted(group: Group) -> Match:
+    """A rule of the host hands what is for a listener to something else."""
+    told = part(group.host, "firewall")
+    rules = [f"{held_by(told, [each])}: {each.words}" for each in group.found]
+    return group.match(
+        *stop_first(group.host, "rules")[0],
+        *(drop_rule(group.host.name, each) for each in group.found),
+        how="diverted",
+        meant=listed(dict.fromkeys(each.target.name for each in group.links)),
+        rule=f"{'by' if group.found[0].sure else 'perhaps by'} {listed(rules)}",
+    )
+
+
+def _by_itself(group: Group) -> Match:
+    """What answers is none of the fleet's agents, and no rule that was read hands anything on."""
+    own = cards_of(group.host)
+    cards = {str(link.way("mac")) for link in group.links if not link.way("gateway")}
+    is_itself = bool(cards) and cards <= own
+    ruled = ruleset_of(part(group.host, "firewall")) is not None
+    look = by_hand(
+        group.host.name,
+        "`sudo nft list ruleset` has redirect, dnat or tproxy where a rule does it; `ss -ltnp` who "
+        "listens, `sudo bpftool prog` a program of the kernel's (sk_lookup) that picks another",
+    )
+    other = by_hand(
+        group.host.name,
+        "find a second machine with that address: `ip neighbour show {address}` on {sources} has "
+        "its network card, and `ip link` on {host} its own",
+        address=group.address,
+        sources=listed_words([each.name for each in group.peers]),
+    )
+    return group.match(
+        *alternative(group, *([look] if is_itself else [look, other])),
+        how="itself" if is_itself else "unknown",
+        meant=group.host.name,
+        address=group.address,
+        rules="no rule that was read hands connections on" if ruled else "its rules were not read",
+    )
 
 
 def _wrong_card(group: Group, mac: str) -> Match:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from yoked.doctor.checks.blame import Blame, blame, blame_for_silent_cards
+from yoked.doctor.checks.blame import Blame, blame, blame_for_silent_cards, diversion
 from yoked.doctor.checks.links import (
     NO_DESCRIPTORS,
     USED_UP,
@@ -103,7 +103,10 @@ def _impostor(link: Link) -> Verdict | None:
     foreign = any(
         dial.error == "EPROTO" or dial.answered_by not in (None, dial.target) for dial in link.dials
     )
-    return Verdict("other-answers", link.target.name, link) if foreign else None
+    if not foreign:
+        return None
+    guilty = diversion(link)
+    return Verdict("other-answers", guilty.host if guilty else link.target.name, link, guilty)
 
 
 def _other_card(link: Link) -> Verdict | None:
