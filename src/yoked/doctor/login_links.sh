@@ -118,6 +118,33 @@ no_setting() {
     no "$1" "$2" "${where%%:*}" "${place%%:*}"
 }
 
+# What comes to the port that is dialled, and a rule hands on to another.
+handed_on() {
+    command -v nft > /dev/null && [ -n "$port" ] || return
+    where=$(nft -a list ruleset 2> /dev/null | awk -v port="$((port))" -v own="$dialled" '
+        function meant(s,    not, n, i, a, r, is) {
+            if (!sub(/.* dport /, "", s)) return 0
+            not = sub(/^!= /, "", s)
+            if (s ~ /^[{]/) { sub(/^[{] */, "", s); sub(/ *[}].*/, "", s) } else sub(/ .*/, "", s)
+            n = split(s, a, /, */)
+            for (i = 1; i <= n; i++) if (split(a[i], r, "-") == 2 ? port >= r[1] + 0 && port <= r[2] + 0 : a[i] == port) is = 1
+            return is != not
+        }
+        /^table/ { table = $2 " " $3 } /^[ \t]*chain / { chain = $2; home = 0 } / hook output / { home = 1 }
+        !home && / (redirect|dnat|tproxy)( |$)|xt target "(REDIRECT|DNAT|TPROXY)"/ && !/[ \t]iif(name)? "?lo"? / && (!/ daddr [0-9{]/ || index($0, own)) && meant($0) {
+            number = $NF; sub(/^[ \t]+/, ""); sub(/ # handle.*/, ""); sub(/ packets [0-9]+ bytes [0-9]+/, ""); print table " " chain ":" number ":" $0; exit
+        }')
+    place=${where#*:}
+    [ -z "$where" ] || no redirected "${place#*:}" "${where%%:*}" "${place%%:*}"
+}
+if [ -n "$shown" ]; then
+    for each in $(echo "$told" | sed -n 's/^hostkey //p'); do
+        case $(ssh-keygen -lf "$each" 2> /dev/null) in *"$shown"*) no key-is-own "$shown" "$each" ;; esac
+    done
+    handed_on
+    no key-of-another "$shown"
+fi
+
 [ "$(setting pubkeyauthentication)" != no ] || no_setting keys-off 'PubkeyAuthentication no' PubkeyAuthentication
 case $(setting permitrootlogin)$user in
     noroot | forced-commands-onlyroot) no_setting no-root "PermitRootLogin $(setting permitrootlogin)" PermitRootLogin ;;
@@ -422,6 +449,20 @@ fi
 if command -v ip > /dev/null; then
     rules=$(ip rule 2> /dev/null)
     case $rules in '' | *'lookup main'*) ;; *) no no-main-rule ;; esac
+    card=$([ -z "$own" ] || ip -o address show 2> /dev/null |
+        awk -v own="$own" '{ split($4, a, "/") } a[1] == own { print $2; exit }')
+    links=$([ -z "$card" ] || ip -d -o link show 2> /dev/null | tr '\\' ' ')
+    taker=$(echo "$links" | sed -n "s/^[0-9]*: \([^@ ]*\)@$card: .* \(macv[a-z]*\) *mode passthru .*/\1 \2/p" | head -n 1)
+    [ -z "$taker" ] || no frames-taken "${taker#* } mode passthru of $card" "${taker% *}"
+    mine=$(echo "$links" | grep -E "^[0-9]+: $card(@[^:]*)?: ")
+    case $mine in
+        *vrf_slave*) ;; *' master '*) no frames-to-master "$(echo "$mine" | sed 's/.* master \([^ ]*\).*/\1/')" "$card" ;; esac
+    case $mine in *NOARP*link/ether*) no no-arp "$card" ;; esac
+    program=$(echo "$mine" | grep -oE ' xdp(generic|drv|offload)?[ /]' | head -n 1 | tr -d ' /')
+    [ -z "$program" ] || no xdp-program "$program" "$card"
+    drops=$([ -z "$card" ] || for chain in ingress egress; do tc filter show dev "$card" $chain; done 2> /dev/null |
+        grep -E 'action .*drop' | head -n 1 | sed 's/^[[:space:]]*//')
+    [ -z "$drops" ] || no tc-drops "$drops" "$card"
 fi
 while read -r name least most usual; do
     value=$(cat "$proc/sys/$name" 2> /dev/null) && [ -n "$value" ] || continue
@@ -451,6 +492,7 @@ if command -v nft > /dev/null; then
     place=${where#*:}
     [ -z "$where" ] || no data-changed "${place#*:}" "${where%%:*}" "${place%%:*}"
 fi
+handed_on
 [ -z "$stranger" ] || [ -n "$known" ] || no_stranger
 say works
 echo "ok   $cause"

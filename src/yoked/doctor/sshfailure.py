@@ -27,7 +27,7 @@ HERE = frozenset(
     }
 )  # fmt: skip
 # Causes that lie on the host, or the jump host, that they name.
-OF_HOP = frozenset({"jump-in", "jump-forbids"})
+OF_HOP = frozenset({"jump-in", "jump-forbids", "jump-name"})
 _LONGEST = 400
 # Source: yoked.agent.boot.
 _NO_PLACE = "no place for the agent"

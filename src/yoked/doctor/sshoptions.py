@@ -19,6 +19,7 @@ from pathlib import Path
 
 from yoked.agent.ask import named_values
 from yoked.core.parallel import at_once
+from yoked.doctor.bundle import without_secrets
 from yoked.doctor.sshinside import run_here
 from yoked.records.examination import SshFailure, SshKind
 from yoked.remote.ssh import ssh_argv
@@ -179,7 +180,7 @@ def of_options(told: SshFailure, host: str, config: Path | None) -> SshFailure:
 
 
 def _blamed(told: SshFailure, found: Sequence[Line], config: Path | None) -> SshFailure:
-    named = listed(f"`{shortened(one_line(each.words))}`"
+    named = listed(f"`{shortened(one_line(without_secrets(each.words)))}`"
                    f" ({_shown(each, config)}line {each.number})" for each in found)  # fmt: skip
     text = f"{told.text.rstrip('.')}; without {named} of ssh's settings here it comes in"
     first = found[0]

@@ -30,6 +30,7 @@ from yoked.doctor.sshfailure import (
     wants_try,
 )
 from yoked.doctor.sshinside import of_interpreter, of_start_files, run_here
+from yoked.doctor.sshnames import of_names
 from yoked.doctor.sshoptions import of_options
 from yoked.doctor.sshway import (
     Signs,
@@ -60,6 +61,7 @@ _ON_CONSOLE: Mapping[SshKind, tuple[str, ...]] = {
     "refused": ("",),
     "unreachable": ("",),
     "denied": ("", "refused-key", "refused-cert", "after-key", "expired"),
+    "host-key": ("",),
     "shell": ("", "hangs", "chroot"),
     "other": ("", "closed", "cut", "altered"),
 }
@@ -113,7 +115,9 @@ def reached(
         try:
             return connect(host, times * patience_s)
         except YokedError as problem:
-            failure = failure_of(host.name, ssh_config, problem, host.console, host.python)
+            failure = failure_of(
+                host.name, ssh_config, problem, host.console, host.python, host.address
+            )
         if failure.cause != "slow":
             break
     return failure
@@ -125,13 +129,18 @@ def failure_of(
     problem: YokedError,
     console: Sequence[str] = (),
     python: str | None = None,
+    address: str | None = None,
 ) -> SshFailure:
     """What kept the agent of a host from coming; where it is not plain, more tries are made.
 
     console: the command that starts a root's shell there by another way; empty: there is none.
-    python: the interpreter that the fleet's file names.
+    python, address: the interpreter and the address that the fleet's file names.
     """
     told = _failure_by_trying(host, ssh_config, problem)
+    if told.cause == "jump-on":
+        way = way_to(host, ssh_config)
+        words = problem.words if isinstance(problem, NoAgentError) else ""
+        return of_names(told, way, ssh_config, words=words, address=address, console=console)
     if told.cause in _BY_OPTION.get(told.kind, ()):
         told = of_options(told, host, ssh_config)
     if python and told.kind == "python" and told.cause in _OF_PYTHON:

@@ -165,7 +165,7 @@ ABOUT = {
     "agent-lacks": "/home/ada/.ssh/id_ed25519.pub",
     "host-certificate": "expired",
     "authority": f"SHA256:{'k' * 43}",
-    **dict.fromkeys(("jump-forbids", "jump-in", "jump-on"), "gate"),
+    **dict.fromkeys(("jump-forbids", "jump-in", "jump-on", "jump-name"), "gate"),
     **dict.fromkeys(("proxy-gone", "proxy-asks", "proxy-ends"), "cloudflared"),
 }
 SCRATCH = {"path": "/scratch", "exists": True, "writable": False, "read_only": False,

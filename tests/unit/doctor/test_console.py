@@ -72,6 +72,8 @@ case "$*" in
     "route get fibmatch "*) cat "$YOKED_ROOT/route" ;;
     "route get "*) echo "192.168.77.3 dev eth0 src 192.168.77.53 uid 0" ;;
     route) cat "$YOKED_ROOT/routes" ;;
+    "-o address show") echo "2: eth0    inet 192.168.77.3/24 scope global eth0" ;;
+    "-d -o link show") cat "$YOKED_ROOT/links" ;;
 esac
 """
 KEYGEN = """\
@@ -106,13 +108,15 @@ class System:
         self.write("rules", "0:\tfrom all lookup local\n32766:\tfrom all lookup main\n")
         self.write("route", "local 192.168.77.3 dev lo proto kernel scope host src 192.168.77.3\n")
         self.write("heard", "debug1: Remote protocol version 2.0, remote software version x\r\n")
-        for name in ("wrong", "log", "ruleset", "routes"):
+        for name in ("wrong", "log", "ruleset", "routes", "filters"):
             self.write(name, "")
         self.write("lets-in", "")
+        self.links()
         for name, text in (
             ("sshd", SSHD), ("ssh", SSH), ("getent", GETENT), ("ssh-keygen", KEYGEN),
             ("own-shell", 'exec sh "$@"\n'), ("python3", ""), ("ldd", "echo none\n"),
             ("ip", IP), ("nft", 'cat "$YOKED_ROOT/ruleset"\n'),
+            ("tc", 'cat "$YOKED_ROOT/filters"\n'),
         ):  # fmt: skip
             self.write(f"bin/{name}", f"#!/bin/sh\n{text}")
             (root / "bin" / name).chmod(0o755)
@@ -130,18 +134,23 @@ class System:
         more = [each for each in usual if each.split()[0] not in own]
         self.write("told", "\n".join([*lines, *more]) + "\n")
 
+    def links(self, words: str = "", *others: str) -> None:
+        """What `ip -d -o link` says of the card."""
+        card = f"2: eth0: <BROADCAST,MULTICAST,UP> mtu 1500 {words} state UP \\    link/ether 02:0a"
+        self.write("links", "\n".join([card, *others]) + "\n")
+
     def refuses(self, log: str = "") -> None:
         (self.root / "lets-in").unlink()
         self.write("log", log)
 
-    def tells(self, shell: str = "sh") -> tuple[str, BrokenLink | None]:
+    def tells(self, shell: str = "sh", shown: str = "") -> tuple[str, BrokenLink | None]:
         environment = {
             "PATH": f"{self.root}/bin:{os.environ['PATH']}", "YOKED_ROOT": str(self.root),
         }  # fmt: skip
+        told = script(ME, KEY, 22, "mark", ["192.168.77.3"], shown)
         done = subprocess.run(
-            [shell], input=script(ME, KEY, 22, "mark", ["192.168.77.3"]), capture_output=True,
-            text=True, check=False, env=environment,
-        )  # fmt: skip
+            [shell], input=told, capture_output=True, text=True, check=False, env=environment
+        )
         assert done.stderr == ""
         assert list((self.root / "run").iterdir()) == []
         return done.stdout, read(done.stdout, "mark")
@@ -450,9 +459,53 @@ def data_changed(system: System) -> None:
     )
 
 
+def frames_taken(system: System) -> None:
+    taker = "3: macvtap0@eth0: <BROADCAST> mtu 1500 \\    link/ether 02:0a \\    macvtap  mode "
+    system.links("", f"{taker.replace('macvtap', 'macvlan', 1)}bridge numtxqueues 1")
+    assert (system.tells()[1] or DENIED.link) == BrokenLink(WORKS)
+    system.links("", f"{taker}passthru numtxqueues 1")
+
+
+def port_of_bridge(system: System) -> None:
+    system.links("qdisc noqueue master br0")
+
+
+def xdp_program(system: System) -> None:
+    system.links("xdpgeneric qdisc noqueue")
+
+
+def filter_drops(system: System) -> None:
+    system.write("filters", "filter protocol ip pref 1 u32\n  action order 1: gact action drop\n")
+
+
+def handing_on(rule: str, hook: str = "prerouting") -> str:
+    return (
+        f"table ip gitea {{ # handle 3\n\tchain pre {{ # handle 1\n\t\ttype nat hook {hook} "
+        f"priority -100; policy accept;\n\t\t{rule} # handle 7\n\t}}\n}}\n"
+    )
+
+
+def redirected(system: System) -> None:
+    for rule, hook in (
+        ("tcp dport 2222 redirect to :22", "prerouting"), ("tcp dport != 22 dnat to 10.0.0.9", "x"),
+        ("tcp dport 22 redirect to :2222", "output"),
+        ('iifname "lo" tcp dport 22 redirect to :2222', "prerouting"),
+        ("tcp dport { 80, 443, 8000-9000 } redirect to :3128", "prerouting"),
+        ("ip daddr 10.9.9.9 tcp dport 22 dnat to 172.17.0.2", "prerouting"),
+    ):  # fmt: skip
+        system.write("ruleset", handing_on(rule, hook))
+        assert system.tells()[1] == BrokenLink(WORKS), rule
+    system.write("ruleset", handing_on("tcp dport { 21-23, 80 } counter redirect to :2222"))
+
+
 @pytest.mark.parametrize(
     ("trouble", "code", "about", "line"),
     [
+        (frames_taken, "frames-taken", "macvtap mode passthru of eth0", 0),
+        (port_of_bridge, "frames-to-master", "br0", 0),
+        (xdp_program, "xdp-program", "xdpgeneric", 0),
+        (filter_drops, "tc-drops", "gact action drop", 0),
+        (redirected, "redirected", "tcp dport { 21-23, 80 } counter redirect to :2222", 7),
         (hangs, "name-source-hangs", "hangs", 0),
         (elsewhere, "name-source", "files hangs", 0),
         (gone, "shell-gone", "bin/own-shell", 0),
@@ -668,3 +721,38 @@ def test_a_link_is_the_finding_with_its_line() -> None:
     assert [(fix.host, fix.command, fix.root) for fix in finding.fix] == [
         ("garage", "usermod -s /bin/sh ada", True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "rules", "code"),
+    [
+        (KEY, "", "key-is-own"),
+        ("SHA256:another", "", "key-of-another"),
+        ("SHA256:another", handing_on("tcp dport 22 redirect to :2222"), "redirected"),
+    ],
+)
+def test_a_key_that_ssh_does_not_know_is_compared_with_the_hosts_own(
+    system: System, printed: str, rules: str, code: str
+) -> None:
+    system.tell("hostkey /etc/ssh/ssh_host_ed25519_key")
+    system.write("print", printed)
+    system.write("ruleset", rules)
+
+    _, link = system.tells(shown=KEY)
+
+    assert link is not None
+    assert link.code == code
+
+
+def test_a_key_that_is_the_hosts_own_is_taken_over_without_another_look() -> None:
+    said = f"REMOTE HOST IDENTIFICATION HAS CHANGED! It shows {KEY}"
+    link = BrokenLink("key-is-own", KEY, "/etc/ssh/ssh_host_ed25519_key")
+    seen = no_agent("host-key", said)()
+    failure = replace(seen.host("garage").failure or DENIED, link=link)
+    hosts = tuple(replace(each, failure=failure) if each.failure else each for each in seen.hosts)
+
+    found = only(replace(seen, hosts=hosts))
+
+    assert "nobody stands between" in found.saw
+    assert [each.host for each in found.fix] == ["", ""]
+    assert "-R" in found.fix[0].command

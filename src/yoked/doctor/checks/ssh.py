@@ -9,7 +9,13 @@ from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.checks.ssh_causes import CAUSES
-from yoked.doctor.checks.ssh_mends import SHOW_KEY, Unreached, all_of, refused_everywhere
+from yoked.doctor.checks.ssh_mends import (
+    SHOW_KEY,
+    Unreached,
+    all_of,
+    look_at_key,
+    refused_everywhere,
+)
 from yoked.doctor.console import mend_link, sentence
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_aside
@@ -86,8 +92,14 @@ def _failure(kind: SshKind, **sentences: Any) -> Check:
                 for it in own:
                     said = f"as its console says, {sentence(it.failure)}"
                     text = f"{it.failure.text.rstrip('.')}; {said}"
-                    mend = mend_link(it.name, it.failure, it.config)
-                    yield Match(it.name, mend, how=_ON_CONSOLE, to=it.name, text=text)
+                    mends = [mend_link(it.name, it.failure, it.config)]
+                    if cause in OF_HOP:
+                        mends = [*all_of(CAUSES[kind][cause].mend, it), *mends]
+                    if it.failure.link and it.failure.link.code == "key-is-own":
+                        mends = [*look_at_key(it)]
+                    yield Match(
+                        _guilty(seen, cause, it), *mends, how=_ON_CONSOLE, to=it.name, text=text
+                    )
                 continue
             yield Match(
                 _guilty(seen, cause, first),

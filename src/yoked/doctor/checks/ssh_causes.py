@@ -377,7 +377,16 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             "the jump host does its part as far as it can: the host behind it is off, has another "
             "address there, or has no ssh server at that port",
             wake,
-            at_hop("ping -c 1 {address}; ip route get {address}    tell whether a way leads there"),
+            at_hop("ping -c 1 {target}; ip route get {target}    tell whether a way leads there"),
+        ),
+        "jump-name": Cause(
+            "the name that ssh's settings here have for the host (HostName) is looked up by the "
+            "jump host; nothing is known against who is reached through it",
+            at_hop(
+                "grep -n {target} /etc/hosts; getent hosts {target}    have it name the host's own "
+                "address, or ask the name server that it asks"
+            ),
+            here("or put that address into {config}: `HostName ADDRESS` for `Host {host}`"),
         ),
         "proxy-gone": Cause(
             f"nothing else leads to the host: {_HERE}",

@@ -28,6 +28,8 @@ _LOG = shell_line("sudo journalctl -u ssh -u sshd -n 30 --no-pager")
 _RELOAD = shell_line("sudo systemctl reload ssh || sudo systemctl reload sshd")
 # Of a Python that PYTHONHOME leads to a place without its library.
 _WRONG_HOME = re.compile(r"encodings|Fatal Python error|init_fs_encoding|PYTHONHOME")
+# As yoked.doctor.sshnames tells what a jump host looks up.
+_LOOKED_UP = re.compile(r"the jump host \S+ (?:takes|does not know the name) ([^\s,]+)")
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,13 @@ class Unreached:
         """The values that its lines may name. about is `FILE:LINE` where it is file and line."""
         file, _, line = self.failure.about.rpartition(":")
         fleet = fleet_flag(self.seen)
+        address = self.host.wanted.get("address") or self.name.rpartition("@")[2]
+        looked_up = _LOOKED_UP.match(self.failure.text)
         return {
             "host": self.name,
             # For a line to type.
-            "address": self.host.wanted.get("address") or self.name.rpartition("@")[2],
+            "address": address,
+            "target": looked_up[1] if looked_up else address,
             "user": self.failure.user or "USER",
             "about": self.failure.about,
             "file": file,
@@ -266,6 +271,10 @@ def look_at_key(it: Unreached) -> tuple[Fix, ...]:
     accept = command_line(*it.ssh, "-o", "StrictHostKeyChecking=accept-new", it.name, "true")
     # Whoever stands between would be let in: the key is for a person to compare.
     look = by_hand(it.name, "look at its key at the host itself: {show}", show=SHOW_KEY)
+    if it.failure.link is not None and it.failure.link.code == "key-is-own":
+        # Its own console has told that.
+        forget = by_hand("", "{line}", line=forget_key(it.name, said))
+        return forget, by_hand("", "then: {accept}", accept=accept)
     is_changed = any(word in said for word in ("Offending", "CHANGED", "ssh-keygen"))
     first = forget_key(it.name, said) if is_changed else accept
     then = (by_hand("", "then: {accept}", accept=accept),) if is_changed else ()
