@@ -54,6 +54,7 @@ MODULES = {
     "job_listeners": "listeners",
     "job_others": "others",
     "half_open": "listeners",
+    "broadcast": "broadcasts",
     "health": "health",
     "culprits": "culprits",
     "start_files": "startfiles",

@@ -39,6 +39,7 @@ PARTS = {
     "links": "nics",
     "settings": "settings",
     "tables": "tables",
+    "tunnels": "tunnels",
     "traffic": "traffic",
     "writers": "writers",
     "compiler": "environ",

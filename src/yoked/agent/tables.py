@@ -40,6 +40,8 @@ _OF_PORT = {
     "bcast_flood": "on", "state": "forwarding", "vlan_tunnel": "off", "mab": "off",
 }  # fmt: skip
 _OF_BRIDGE = {"stp_state": "0", "vlan_filtering": "0", "vlan_protocol": "802.1Q"}
+# Of these the mode tells who gets which frames.
+_HAVE_MODES = ("macvlan", "macvtap", "ipvlan", "ipvtap")
 _KEPT_ENTRY = re.compile(r" (static|sticky|extern_learn|dynamic)\b| dst ")
 # The flags of an address that Linux does not send from, or does not answer at.
 _ODD_ADDRESS = re.compile(r" (tentative|dadfailed|deprecated|peer)\b")
@@ -85,6 +87,8 @@ def link_words(line: str) -> str:
         if inside is not None and word not in ("bridge", "bridge_slave"):
             if word in inside and (value := next(words, "")) != inside[word]:
                 found += [word, value]
+        elif word == "mode" and found[-1] in _HAVE_MODES:
+            found += [word, next(words, "")]
         elif word in _DULL:
             for _ in range(_DULL[word]):
                 next(words, "")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.ask import text
-from yoked.agent.interfaces import NET
 from yoked.agent.listeners import socket_inodes
 
 _PROC = Path("/proc")
@@ -34,11 +33,6 @@ _USUAL_RAW = _MANAGERS | {
     "cilium-agent", "calico-node", "lldpad", "ntopng", "iftop", "nethogs", "ping",
     "traceroute", "mtr-packet", "chronyd", "ladvd",
 }  # fmt: skip
-# Programs of VPNs with a tun device.
-_VPNS = frozenset({
-    "openvpn", "tailscaled", "wireguard-go", "boringtun", "boringtun-cli", "nebula", "netbird",
-    "zerotier-one", "openconnect", "vpnc", "tincd",
-})  # fmt: skip
 _RAW_TABLES = ("packet", "raw", "raw6")
 _INTERPRETER = re.compile(r"(?:ba|da|z|k|mk|a|)sh|python[\d.]*|perl|ruby|watch")
 _IN_WORDS = {"perl": "e", "ruby": "e"}
@@ -61,17 +55,15 @@ _CHANGES = {
     "limits": r"\bprlimit\b|\bsetrlimit\b",
     "settings": r"\bsysctl\b.*\s(-\w*w\w*|-p|--system)\b|\bsysctl\b.*\bnet\S+=|>\s*/proc/sys/net",
 }
-_TUN = re.compile(r"^iff:\t(\S+)$", re.MULTILINE)
 _QUOTES = re.compile(r"[\"'`,()\[\]]+")
 _MOST_BYTES, _LONGEST = 65_536, 200
 
 
-def probe_writers(proc: Path = _PROC, net: Path = NET) -> dict[str, Any] | None:
+def probe_writers(proc: Path = _PROC) -> dict[str, Any] | None:
     """managers: names of programs that renew addresses; None: others' are hidden. loops [{pid,
     command, changes, words}]: changes: the kinds of `_CHANGES`; words: the line of the first. raw
-    [{pid, command}]: programs that make packets by themselves, or take those of others. stopped
-    [{pid, command, interface}]: programs in state T to which a tun or tap device belongs; interface
-    None: of a VPN, and not ours to look at. None where there is no /proc.
+    [{pid, command}]: programs that make packets by themselves, or take those of others. None where
+    there is no /proc.
     """
     if not (proc / "self/stat").exists():
         return None
@@ -90,7 +82,6 @@ def probe_writers(proc: Path = _PROC, net: Path = NET) -> dict[str, Any] | None:
         "managers": managers,
         "loops": list(filter(None, map(_loop, sorted(scripts)))),
         "raw": _raw(proc, names),
-        "stopped": list(_stopped(proc, names)) if any(net.glob("*/tun_flags")) else [],
     }
 
 
@@ -105,31 +96,6 @@ def _raw(proc: Path, names: Mapping[Path, str]) -> list[dict[str, Any]]:
             words = " ".join(text(process / "cmdline").split("\0")).strip()
             found.append({"pid": int(process.name), "command": words[:_LONGEST]})
     return found
-
-
-def _stopped(proc: Path, names: Mapping[Path, str]) -> Iterator[dict[str, Any]]:
-    """The owners of tun devices that do not run. Source: tun_chr_show_fdinfo of Linux's
-    drivers/net/tun.c.
-    """
-    here = _network(proc / "self")
-    for process in sorted(names):
-        # Its name may have blanks and brackets.
-        state = text(process / "stat").rpartition(")")[2].split()[:1]
-        if state != ["T"] or _network(process) not in (here, ""):
-            continue
-        files = _listed(process / "fdinfo")
-        devices = set(_TUN.findall("\n".join(map(text, files or ()))))
-        words = " ".join(text(process / "cmdline").split("\0")).strip()
-        for device in sorted(devices) or [None] * (files is None and names[process] in _VPNS):
-            yield {"pid": int(process.name), "command": words[:_LONGEST], "interface": device}
-
-
-def _listed(folder: Path) -> list[Path] | None:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        # It has ended, or is not ours to look at.
-        return None
 
 
 def _inodes(table: str) -> set[str]:

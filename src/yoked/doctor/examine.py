@@ -14,12 +14,13 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
 import yoked
 from yoked.channel.credentials import make_credentials
+from yoked.doctor.broadcasts import heard_by
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here
@@ -30,7 +31,7 @@ from yoked.doctor.world_check import check_world
 from yoked.errors import YokedError
 from yoked.fleet.model import HERE, Fleet
 from yoked.paths import state_root
-from yoked.records.examination import Examination, Need
+from yoked.records.examination import Examination, HostSeen, Need
 from yoked.units import plural
 
 _VERSIONS_S = 1.5
@@ -71,6 +72,7 @@ def look(
         how = QUICK if quick else THOROUGH
         with resting(endpoints, agents, how) as rested:
             dials = dial_all(endpoints, agents, how)
+            heard = {} if quick else heard_by(endpoints, interfaces, dials, agents)
             probes.begin_health(
                 {
                     name: [endpoint.address for endpoint in endpoints if endpoint.host == name]
@@ -91,7 +93,7 @@ def look(
             say("measuring each link")
             dials = measure(dials, agents)
         return Examination(
-            hosts=tuple(map(probes.seen, fleet.hosts)),
+            hosts=tuple(_with_heard(probes.seen(each), heard) for each in fleet.hosts),
             dials=tuple(dials),
             world=world,
             need=need,
@@ -103,6 +105,13 @@ def look(
             quick=quick,
             took_s=time.monotonic() - began_s,
         )
+
+
+def _with_heard(seen: HostSeen, heard: Mapping[str, Mapping[str, Any]]) -> HostSeen:
+    """The same, with whom the host hears, where that was asked."""
+    if seen.name not in heard:
+        return seen
+    return dataclasses.replace(seen, health={**seen.health, "broadcasts": heard[seen.name]})
 
 
 def _controller(fleet: Fleet, program: ProgramHere) -> dict[str, Any]:

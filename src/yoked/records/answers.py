@@ -20,6 +20,7 @@ from yoked.records.host_rules import (
     START_FILES,
 )
 from yoked.records.job_rules import JOB
+from yoked.records.network_rules import BROADCAST
 from yoked.records.rules import (
     OddError,
     Rule,
@@ -140,6 +141,7 @@ RESULTS: Mapping[str, Rule] = {
         each(complete({"address": address, "port": port, "pid": pid, "command": text})),
     ),
     "job_others": each(complete({"run": run_name, "user": user, "pid": pid, "age_s": number})),
+    "broadcast": BROADCAST,
     "half_open": optional(all_of(complete({"port": port, "address": address}))),
     # A rank that told something odd is left out by whoever reads it.
     "job_stacks": each(fields({}, more=True)),

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from yoked.records.asked_rules import ASKED
+from yoked.records.network_rules import BROADCAST, TUNNELS
 from yoked.records.rules import (
     OddError,
     address,
@@ -378,16 +379,14 @@ HEALTH = fields(
                 ),
             }
         ),
+        "broadcasts": BROADCAST,
+        "tunnels": TUNNELS,
         # Programs that change the network while they run.
         "writers": fields(
             {
                 "managers": each(word),
                 # They make packets by themselves.
                 "raw": each(_PROGRAM),
-                # In state T, with the tun device that is theirs.
-                "stopped": each(
-                    complete({"pid": pid, "command": text, "interface": optional(interface)})
-                ),
                 "loops": each(
                     fields(
                         {"pid": pid, "command": text, "changes": each(word), "words": line},

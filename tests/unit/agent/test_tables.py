@@ -154,3 +154,12 @@ def test_what_units_deny_is_told_with_its_place(tmp_path: Path) -> None:
         f"{folder}/guest.conf:2 IPAddressDeny=192.168.77.1",
         f"{folder}/guest.conf:3 IPAddressAllow=10.0.0.0/8",
     ]
+
+
+def test_of_an_interface_over_another_the_mode_is_told() -> None:
+    line = (
+        "4: macvtap0@eth0: <BROADCAST,UP> mtu 1500 qdisc noop mode DEFAULT group default \\    "
+        "link/ether 02:00:00:00:00:01 brd ff:ff:ff:ff:ff:ff \\    macvtap mode passthru"
+    )
+
+    assert tables.link_words(line) == "macvtap0 at eth0 mtu 1500 macvtap mode passthru"

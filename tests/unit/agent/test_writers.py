@@ -110,32 +110,3 @@ def test_a_program_that_makes_packets_by_itself_is_told_and_who_asks_for_an_addr
         (proc / str(pid) / "fd/3").symlink_to(f"socket:[{inode}]")
 
     assert (probe_writers(proc) or {})["raw"] == [{"pid": 77, "command": "python3-run eth0"}]
-
-
-def test_a_stopped_program_is_told_with_the_tun_device_that_is_its_own(
-    proc: Path, tmp_path: Path
-) -> None:
-    net = tmp_path / "net"
-    (net / "tun0").mkdir(parents=True)
-    for pid, name, state, device in (
-        (41, "openvpn", "T", "tun0"), (42, "vim", "T", ""), (43, "tincd", "S", "tun1"),
-        (44, "tincd", "T", None), (45, "less", "T", None),
-    ):  # fmt: skip
-        process(proc, pid, name, name, "--config", "home.conf")
-        (proc / str(pid) / "stat").write_text(f"{pid} (a) b) {state} 1 1 1\n")
-        if device is None:
-            # As it is where the program is another user's.
-            continue
-        (proc / str(pid) / "fdinfo").mkdir()
-        told = f"pos:\t0\nflags:\t0100002\n{f'iff:{chr(9)}{device}' if device else ''}\n"
-        (proc / str(pid) / "fdinfo/3").write_text(told)
-
-    without = (probe_writers(proc, net) or {})["stopped"]
-    (net / "tun0/tun_flags").write_text("0x1001")
-    found = (probe_writers(proc, net) or {})["stopped"]
-
-    assert without == []
-    assert found == [
-        {"pid": 41, "command": "openvpn --config home.conf", "interface": "tun0"},
-        {"pid": 44, "command": "tincd --config home.conf", "interface": None},
-    ]

@@ -474,3 +474,45 @@ def test_a_burst_over_radio_or_at_speed_is_no_trouble() -> None:
     assert findings_of(as_root(fast, attic=LIMIT)) == ()
     assert not crawls(radio, radio.dials[-1])
     assert findings_of(radio) == ()
+
+
+def test_a_rule_for_the_port_of_who_dials_is_told_as_that_and_not_as_a_limit() -> None:
+    seen = as_root(home(PAIR), attic=rules("tcp sport 1-49151 drop", name="clients"))
+    # The second of the two comes from a high port.
+    seen = silent("garage", "attic", seen, arrived=False, ports=PORTS[:1])
+
+    found = only(seen)
+
+    assert (found.check, found.hosts) == ("firewall-range", ("attic",))
+    assert "lets garage in from some ports and not from others" in found.saw
+    assert "; by `tcp sport 1-49151 drop`" in found.saw
+
+
+def test_of_two_hosts_with_the_same_rule_that_one_is_guilty_which_fails_elsewhere() -> None:
+    seen = home()
+    for one, other in (("attic", "garage"), ("garage", "study")):
+        seen = broken(broken(seen, one, other, arrived=False), other, one, arrived=False)
+    rule = rules(
+        "ip ttl set 65 # handle 4", name="tether",
+        base="type filter hook postrouting priority mangle; policy accept;", family="ip",
+    )  # fmt: skip
+    for name in ("attic", "garage", "study"):
+        own = rule if name != "study" else None
+        kind = {**firewall("nft", own), "tools": ["nft"]} if own else OFF
+        seen = told(told(seen, name, "health/firewall", kind), name, "health/gateway", None)
+
+    assert [(each.check, each.hosts) for each in findings_of(seen)] == [
+        ("dial-failed", ("garage",))
+    ]
+
+
+def test_what_both_ends_have_is_told_and_not_that_nothing_was_found() -> None:
+    seen = both_silent()
+    rule = rules("ip ttl set 65 # handle 4", base="type filter hook postrouting priority mangle; "
+                 "policy accept;", family="ip")  # fmt: skip
+
+    found = only(as_root(seen, attic=rule, garage=rule))
+
+    assert found.check == "lost-between"
+    assert "which of it does this is unknown" in found.saw
+    assert "nothing does it" not in found.saw

@@ -17,7 +17,7 @@ from tests.unit.doctor.builders import (
     told,
     unreached,
 )
-from tests.unit.doctor.troubles import spoofed
+from tests.unit.doctor.troubles import spoofed, unheard
 
 from yoked.doctor.causes import findings_of
 from yoked.records.examination import Examination
@@ -168,3 +168,49 @@ def test_who_answers_without_a_rule_is_told_as_far_as_its_card_is_known(
     assert words in found.saw
     assert "no rule that was read hands connections on" in found.saw
     assert "another address" not in found.fix[0].command
+
+
+def speaking(seen: Examination, **cards: list[str] | None) -> Examination:
+    """The same, with whose words to all came to each host's card."""
+    for name, card in cards.items():
+        own = {"sent": True, "heard": card, "card": card}
+        seen = told(seen, name, "health/broadcasts", own)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("cards", "hosts", "words"),
+    [
+        # The network passes nothing for all on to garage; what garage says comes to the others.
+        ({"attic": ["garage", "study"], "garage": [], "study": ["attic", "garage"]}, ("garage",),
+         "does not come to the card of garage, and to those of attic and study it does"),
+        ({"attic": ["study"], "garage": ["attic", "study"], "study": ["attic"]}, ("garage",),
+         "what garage says to all comes to no other card"),
+        ({"attic": ["garage"], "garage": []}, ("attic", "garage"),
+         "from attic to garage, and at which end cannot be told"),
+        # It hears the question.
+        ({"attic": ["garage", "study"], "garage": ["attic", "study"], "study": ["attic", "garage"]},
+         ("garage", "attic", "study"), "what attic says to all comes to the card of garage"),
+        # Nobody could look: nothing more is said than before.
+        ({"attic": None, "garage": None, "study": None}, None, "gets no answer"),
+    ],
+    ids=["deaf", "mute", "two", "hears", "unknown"],
+)  # fmt: skip
+def test_who_does_not_find_a_card_is_told_apart_by_what_was_said_to_all(
+    cards: dict[str, list[str] | None], hosts: tuple[str, ...] | None, words: str
+) -> None:
+    usual = unheard("failed", router=False)
+
+    found = findings_of(speaking(usual, **cards))[0]
+
+    assert found.check == "silent-neighbour"
+    assert words in found.saw
+    assert found.hosts == (hosts or findings_of(usual)[0].hosts)
+
+
+def test_an_access_point_that_hands_on_what_is_for_all_keeps_nobody_apart() -> None:
+    seen = unheard("failed", router=True)
+    heard = {name: [each for each in NAMES if each != name] for name in NAMES}
+
+    assert findings_of(seen)[0].check == "client-isolation"
+    assert findings_of(speaking(seen, **heard))[0].check == "silent-neighbour"

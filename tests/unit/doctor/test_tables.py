@@ -27,6 +27,7 @@ from tests.unit.doctor.builders import (
 )
 
 from yoked.doctor.causes import findings_of
+from yoked.doctor.checks.query import chosen_address
 from yoked.records.examination import Examination, Fix
 
 # As `ip -d route show table all` has them.
@@ -244,9 +245,9 @@ def test_a_stopped_program_to_which_the_device_of_a_link_belongs_is_named(
     cards = tuple({**each, "kind": kind} if each["name"] == "vx0" else each
                   for each in seen.host("garage").interfaces)  # fmt: skip
     seen = change(seen, "garage", interfaces=cards)
-    stopped = {"pid": 812, "command": "openvpn home.conf", "interface": device}
-    seen = told(seen, "garage", "health/writers", {"managers": [], "loops": [],
-                                                   "stopped": [stopped]})  # fmt: skip
+    stopped = {"pid": 812, "command": "openvpn home.conf", "interface": device, "stopped": True,
+               "config": None}  # fmt: skip
+    seen = told(seen, "garage", "health/tunnels", {"owners": [stopped], "allows": []})
 
     found = findings_of(seen)
 
@@ -256,6 +257,62 @@ def test_a_stopped_program_to_which_the_device_of_a_link_belongs_is_named(
         assert found[0].hosts == ("garage",)
         assert lines(found[0]) == [("garage", "kill -CONT 812")]
         assert undone(found[0].fix[0]) == "kill -STOP 812"
+
+
+def carried(config: str | None = None, **allows: list[str]) -> Examination:
+    """Nothing comes through a tunnel that a program carries on both hosts."""
+    seen = tunnelled("vx0 mtu 1400 tun type tun", "vx0 mtu 1400 tun type tun", error="ETIMEDOUT")
+    for name in PAIR:
+        owner = {"pid": 9, "command": "wireguard-go vx0", "interface": "vx0", "stopped": False,
+                 "config": config}  # fmt: skip
+        own = {"owners": [owner], "allows": allows.get(name, [])}
+        seen = told(seen, name, "health/tunnels", own)
+        seen = told(seen, name, "health/firewall", OFF)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("place", "mend"),
+    [
+        ("/run/vx0.conf:6", "in /run/vx0.conf name"),
+        ("peer:KEY=", "wg set vx0 peer KEY allowed-ips"),
+    ],
+)
+def test_a_tunnel_whose_list_lacks_the_other_end_is_named(place: str, mend: str) -> None:
+    peers = [str(chosen_address(carried(), carried().host(name))) for name in PAIR]
+    seen = carried(
+        attic=[f"vx0 {place} AllowedIPs = {peers[1]}/32, 10.8.0.99/32"],
+        garage=[f"vx0 {place} AllowedIPs = 10.8.0.98/32"],
+    )
+
+    found = findings_of(seen)[0]
+
+    assert (found.check, found.hosts) == ("dial-failed", ("garage",))
+    assert f"a list without {peers[0]} of attic" in found.saw
+    assert mend in found.fix[0].command
+
+
+def test_who_carries_a_tunnel_is_told_where_nothing_that_was_read_does_it() -> None:
+    found = findings_of(carried("/etc/nebula/config.yml"))[0]
+
+    assert found.check == "lost-between"
+    assert (
+        "vx0 of garage is carried by `wireguard-go vx0` (process 9), set by /etc/neb" in found.saw
+    )
+    assert "on which host it is cannot be told" in found.saw
+
+
+def test_a_virtual_machine_that_gets_all_frames_of_a_card_is_named() -> None:
+    seen = silent(home(), ("attic", "garage"), ("garage", "attic"))
+    mode = "macvtap0 at eth0 DOWN mtu 1500 macvtap mode {}"
+    passing = in_table(seen, "garage", links=["eth0 mtu 1500", mode.format("passthru")])
+    bridging = in_table(seen, "garage", links=["eth0 mtu 1500", mode.format("bridge")])
+
+    found = findings_of(passing)[0]
+
+    assert (found.check, found.hosts) == ("dial-failed", ("garage",))
+    assert "`macvtap mode passthru` of its macvtap0, which gets all frames for eth0" in found.saw
+    assert not any("macvtap0" in each.saw for each in findings_of(bridging))
 
 
 def test_a_frame_that_a_third_host_sends_back_is_told_once_for_all_links() -> None:

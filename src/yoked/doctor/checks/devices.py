@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from yoked.doctor.checks.query import (
     address_of,
@@ -15,15 +15,18 @@ from yoked.doctor.checks.query import (
     chosen_device,
     host_of_address,
     in_network,
+    in_networks,
     interface_kind,
     mapping,
     own_interfaces,
     part,
 )
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.system import let_go_on
 from yoked.doctor.repairs.tables import make_anew, set_link
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.text import one_line, shortened
+from yoked.units import listed
 
 Kind = Literal["rule", "queue", "route", "setting", "program", "entry", "maker"]
 
@@ -261,13 +264,19 @@ def _differing(
                 yield (name, one), (name, other)
 
 
+def owners_of(host: HostSeen, device: str) -> list[Mapping[str, Any]]:
+    """The programs that carry what a tun device sends and gets, as far as they are known."""
+    told = part(host, "tunnels", "owners") or ()
+    return [each for each in told if each["interface"] == device]
+
+
 def stopped_near(host: HostSeen, device: str) -> Iterator[Oddity]:
     """Programs on the way, each of which hands on what a tun device sends and gets, that stand."""
     way = on_the_way(host, device)
     is_vpn = interface_kind(host, device) == "vpn"
-    for each in part(host, "writers", "stopped") or ():
+    for each in part(host, "tunnels", "owners") or ():
         owned = each["interface"]
-        if owned in way or (owned is None and is_vpn):
+        if each["stopped"] and (owned in way or (owned is None and is_vpn)):
             command = shortened(one_line(each["command"]))
             belongs = f", to which {owned} belongs, and" if owned else ","
             words = (
@@ -275,6 +284,60 @@ def stopped_near(host: HostSeen, device: str) -> Iterator[Oddity]:
                 "(state T)"
             )
             yield Oddity(host.name, words, (let_go_on(host.name, each["pid"]),), "program")
+
+
+def allowed_near(end: End) -> Iterator[Oddity]:
+    """A tunnel takes from its peers what is on a list alone, and the other end is not on it."""
+    lines = [each.split(maxsplit=2) for each in part(end.host, "tunnels", "allows") or ()]
+    own = [(place, words) for device, place, words in lines if device == end.device]
+    if not own or any(in_networks(words.partition("=")[2], end.peer) for _, words in own):
+        return
+    where = [
+        f"`{one_line(words)}` ({one_line(place.replace(':', ', line ', 1))})"
+        if place.startswith("/")
+        else f"`{one_line(words)}`"
+        for place, words in own
+    ]
+    to = f"{end.peer}/{'128' if ':' in end.peer else '32'}"
+    device, name = end.device, end.host.name
+    if own[0][0].startswith("/"):
+        owner = next((str(each["pid"]) for each in owners_of(end.host, device)), "PID")
+        mend = by_hand(
+            name,
+            "have AllowedIPs of the peer {other} in {file} name {to}, then `kill -HUP {owner}`, or "
+            "start the tunnel anew",
+            other=end.other.name,
+            file=own[0][0].rpartition(":")[0],
+            to=to,
+            owner=owner,
+        )
+    else:
+        mend = by_hand(
+            name,
+            "wg set {device} peer KEY allowed-ips {to}    with the key of {other}, and in the "
+            "tunnel's file (AllowedIPs); `wg show {device}` has the peers",
+            device=device,
+            to=to,
+            other=end.other.name,
+        )
+    said = f"{listed(where)} of its {device}, a list without {end.peer} of {end.other.name}"
+    yield Oddity(name, said, (mend,))
+
+
+def takers_near(end: End) -> Iterator[Oddity]:
+    """An interface over that of the run which gets all that comes for it."""
+    for name, words in words_of(end.host).items():
+        kind = next((each for each in ("macvtap", "macvlan") if each in words), None)
+        if kind and "passthru" in values(words, "mode") and end.device in values(words, "at"):
+            away = by_hand(
+                end.host.name,
+                "ip link del {name}    gives {device} its frames back; a virtual machine or "
+                "container that uses {name} needs mode bridge",
+                name=name,
+                device=end.device,
+            )
+            said = f"`{kind} mode passthru` of its {name}, which gets all frames for {end.device}"
+            yield Oddity(end.host.name, said, (away,))
 
 
 def rings(host: HostSeen) -> Iterator[Oddity]:

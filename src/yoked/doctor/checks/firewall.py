@@ -14,8 +14,8 @@ from yoked.doctor.checks.blame import blame
 from yoked.doctor.checks.link_groups import Group, groups
 from yoked.doctor.checks.links import Link, reached
 from yoked.doctor.checks.path import cause_of, stop_first
-from yoked.doctor.checks.query import at, mapping, part
-from yoked.doctor.checks.verdicts import verdicts
+from yoked.doctor.checks.query import at, chosen_address, mapping, part
+from yoked.doctor.checks.verdicts import by_source, verdicts
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import drop_policy
 from yoked.doctor.repairs.system import sysctl
@@ -50,14 +50,24 @@ _check = partial(
 
 def _open(group: Group) -> tuple[Fix, ...]:
     """Let in whoever was kept out, once nobody takes that back."""
+    peers = group.far_ends
+    if _is_by_source(group):
+        # Whose connections came through was lucky.
+        others = (chosen_address(group.seen, each) for each in group.seen.up if each != group.host)
+        peers = list(dict.fromkeys([*peers, *filter(None, others)]))
     opened = firewalls.allow(
         group.host.name,
         part(group.host, "firewall"),
-        group.far_ends,
+        peers,
         program=at(group.host.torch, "python"),
         found=group.found,
     )
     return (*stop_first(group.host, "rules")[0], *opened)
+
+
+def _is_by_source(group: Group) -> bool:
+    """Whether the port decides from which a connection comes."""
+    return bool(group.blames) and all(map(by_source, group.blames))
 
 
 def _range(group: Group) -> str:
@@ -85,8 +95,10 @@ def _only_rule(group: Group) -> str:
             return unsure
         return f"{unsure}{_UNREAD}" if firewalls.ruleset_of(told) is None else f"{unsure}{_NONE}"
     first, *others = group.found
+    # Some came through, and some did not: it is the port that decides.
+    sure = first.sure or _is_by_source(group)
     more = f" (and {plural(len(others), 'other rule')})" if others else ""
-    return f"; {'by' if first.sure else 'perhaps by'} {first.words}{more}"
+    return f"; {'by' if sure else 'perhaps by'} {first.words}{more}"
 
 
 def _from(group: Group) -> str:
@@ -230,13 +242,17 @@ def _let_out(group: Group) -> Iterator[Fix]:
 @_check(
     "firewall-range",
     question="Are all of the ports open that the kernel may pick?",
-    saw="{who} lets {peers} in at some high ports and not at others: {open} open, {closed} closed"
-    "{rule}",
+    saw={
+        "": "{who} lets {peers} in at some high ports and not at others: {open} open, {closed} "
+        "closed{rule}",
+        "source": "{who} lets {peers} in from some ports and not from others: {evidence}, and "
+        "{accepted:plural connection} came through{rule}",
+    },
     why="each run is lucky or hangs, by the ports that the kernel picks of {range}",
     symptom="The same command works one time and hangs the next.",
     cause="A firewall opens, or closes, a part of the range of "
-    "net.ipv4.ip_local_port_range. Gloo has no setting for its ports (GLOO_PORT_RANGE "
-    "does nothing).",
+    "net.ipv4.ip_local_port_range: for the port that is dialled, or for that from which it is. "
+    "Gloo has no setting for its ports (GLOO_PORT_RANGE does nothing).",
     on_cluster="NCCL picks ports the same way.",
 )
 def firewall_range(seen: Examination) -> Iterator[Match]:
@@ -244,6 +260,8 @@ def firewall_range(seen: Examination) -> Iterator[Match]:
         dials = [dial for link in group.links for dial in link.ephemeral]
         yield group.match(
             *_open(group),
+            how="source" if _is_by_source(group) else "",
+            accepted=sum(map(reached, dials)),
             who=_who(group),
             peers=_from(group),
             open=_ports(dials, passed=True),

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from yoked.doctor.check import Match
+from yoked.doctor.checks.broadcasts import comes, deaf, lost_ways, mute
+from yoked.doctor.checks.devices import owners_of
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import Group, alternative, groups
-from yoked.doctor.checks.path import packet_makers, stop_first
-from yoked.doctor.checks.query import addresses, chosen_address, part
+from yoked.doctor.checks.path import cause_of, packet_makers, stop_first
+from yoked.doctor.checks.query import addresses, chosen_address, chosen_device, part
 from yoked.doctor.checks.routes import AFTER, check_of_ways, join, network_of
 from yoked.doctor.checks.tables import unread_tables
 from yoked.doctor.checks.verdicts import both_ways, cards_of, strange_card
 from yoked.doctor.firewalls import held_by, long_chains, ruleset_of
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.tables import drop_rule
-from yoked.records.examination import Examination, HostSeen
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import listed_words
+from yoked.text import one_line, shortened
 from yoked.units import listed
 
 
@@ -246,23 +249,96 @@ def router_between(seen: Examination) -> Iterator[Match]:
 @check_of_ways(
     "silent-neighbour",
     question="Do the network cards of all hosts hear each other?",
-    saw="{names:list} count each other to their network, but one asks for the other's network card "
-    "and gets no answer: {evidence}",
-    why="they do not hear each other, and nothing that was read of them surely does it: often a "
-    "cable, a switch, or two networks with the same numbers",
+    reads=("dials", "health.routes", "health.broadcasts"),
+    saw={
+        "": "{names:list} count each other to their network, but one asks for the other's network "
+        "card and gets no answer: {evidence}",
+        "lost": "{names:list} do not find each other's network cards: {evidence}; {lost}",
+        "heard": "{names:list} count each other to their network, but one asks for the other's "
+        "network card and gets no answer: {evidence}; what {one} says to all comes to the card "
+        "of {other}, so {other} does not answer, or its answer is lost",
+    },
+    why={
+        **dict.fromkeys(
+            ("", "heard"),
+            "they do not hear each other, and nothing that was read of them surely does it: often "
+            "a cable, a switch, or two networks with the same numbers",
+        ),
+        "lost": "the question for a network card is said to all of a network: who does not get it "
+        "is found by nobody who does not know it already",
+    },
     symptom="`No route to host` after three seconds.",
     cause="Nothing answers on the wire: cable, switch, VLAN, or two networks that have the "
-    "same numbers (192.168.1.0/24 at home and at work).",
+    "same numbers (192.168.1.0/24 at home and at work). Or a switch or an access point hands on "
+    "what is for one card, and nothing that is for all (storm control, a filter of broadcasts or "
+    "multicasts): each host says something to all, and tells whose words came to its card.",
     fix="By hand, or another interface where there is one that works.",
 )
 def silent_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "silent-neighbour"):
+        asked = [pair for link in group.links for pair in (link.name, link.name[::-1])]
+        if lost := lost_ways(seen, dict.fromkeys(asked)):
+            yield _lost_for_all(group, lost)
+            continue
+        link = next((each for each in group.links if each.target == group.host), group.links[0])
+        if comes(link.source, link.target):
+            look = by_hand(
+                link.target.name,
+                "`ip -d link show {interface}`, `sysctl -a | grep -E arp_\\|solicit` and `sudo nft "
+                "list ruleset` have what can keep it from answering; `sudo tcpdump -ni {interface} "
+                "arp or icmp6` shows whether it does",
+                interface=chosen_device(seen, link.target),
+            )
+            yield group.match(
+                *alternative(group, look),
+                how="heard",
+                hosts=[group.host.name, *(each.name for each in group.peers)],
+                names=group.names,
+                one=link.source.name,
+                other=link.target.name,
+            )
+            continue
         cable = by_hand(
             group.host.name,
             "check the cable of {interface}, and that both are at one switch or router",
             interface=group.interface,
         )
         yield group.match(*alternative(group, cable), hosts=group.names, names=group.names)
+
+
+def _lost_for_all(group: Group, lost: Sequence[tuple[str, str]]) -> Match:
+    """What one says to all does not come to the other's card."""
+    seen = group.seen
+    unhearing, unheard = deaf(seen), mute(seen)
+    names = dict.fromkeys(name for pair in lost for name in pair)
+    if all(other in unhearing for _, other in lost):
+        guilty = [name for name in names if name in unhearing]
+        others = [host.name for host in seen.up if host.name not in unhearing]
+        more = f", and to those of {listed(others)} it does" if len(others) > 1 else ""
+        said = (
+            f"what others say to all does not come to the card of {listed(guilty)}{more}. So it is "
+            "lost between the cards, and no host's own rules do that"
+        )
+    elif all(one in unheard for one, _ in lost):
+        guilty = [name for name in names if name in unheard]
+        said = (
+            f"what {listed(guilty)} says to all comes to no other card: its port or cable, or what "
+            "sends there, keeps it back, cannot tell which"
+        )
+    else:
+        guilty = list(names)
+        ways = listed(f"from {one} to {other}" for one, other in lost)
+        said = f"what one says to all does not come {ways}, and at which end cannot be told"
+    switch = by_hand(
+        "",
+        "at the switch or access point, look at the ports of {names}: storm control, a filter of "
+        "broadcasts or multicasts, isolation; or take another port. Until then `ip neighbour "
+        "replace ADDRESS lladdr CARD dev INTERFACE nud permanent` on one host has it know another",
+        names=listed_words(guilty),
+    )
+    return group.match(
+        *alternative(group, switch), how="lost", hosts=guilty, names=group.names, lost=said
+    )
 
 
 @check_of_ways(
@@ -275,6 +351,10 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
         "of the kernel, denials of units",
         "unread": "no connection comes about between {names:list}: {evidence}; not read: "
         "{unread:list}",
+        "odd": "no connection comes about between {names:list}: {evidence}{odd}",
+        "tunnel": "no connection comes about between {names:list}: {evidence}; {carriers:list}: "
+        "what it lets pass by its own settings is not seen, and on which host it is cannot be "
+        "told",
     },
     why="something drops packets, in one direction at least: what lies between them, or something "
     "on a host that was not read",
@@ -301,13 +381,35 @@ def lost_between(seen: Examination) -> Iterator[Match]:
             for host in (group.host, *group.peers)
             for what in _unread(host)
         ]
+        carriers = list(_carriers(group))
+        odd = cause_of(seen, group.links[0].failed, "silent").words
         yield group.match(
-            *alternative(group, watch),
-            how="unread" if unread else "read",
+            *alternative(group, *(look for _, look in carriers), watch),
+            how="odd" if odd else "tunnel" if carriers else "unread" if unread else "read",
             hosts=group.names,
             names=group.names,
             unread=unread,
+            carriers=[words for words, _ in carriers],
+            odd=odd,
         )
+
+
+def _carriers(group: Group) -> Iterator[tuple[str, Fix]]:
+    """The programs that carry a tunnel of the run, each with what there is to look at."""
+    for host in (group.host, *group.peers):
+        device = chosen_device(group.seen, host)
+        for each in owners_of(host, device):
+            command, pid = shortened(one_line(each["command"])), each["pid"]
+            config = f", set by {one_line(each['config'])}," if each["config"] else ""
+            words = f"{device} of {host.name} is carried by `{command}` (process {pid}){config}"
+            look = by_hand(
+                host.name,
+                "in {config}, or where else `{program}` has its settings: peers, their keys, "
+                "addresses that are allowed, access lists",
+                config=each["config"] or "its configuration",
+                program=command.partition(" ")[0],
+            )
+            yield words, look
 
 
 def _unread(host: HostSeen) -> list[str]:

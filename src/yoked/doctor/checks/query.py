@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 from typing import Any
 
 from yoked.fleet.devices import Gpu, default_ranks, training_gpus
@@ -136,6 +137,16 @@ def in_network(host: HostSeen, own: str, other: str) -> bool | None:
     if prefix is None or mine is None or theirs is None:
         return None
     return theirs in ip_interface(f"{mine}/{prefix}").network
+
+
+def in_networks(text: str, address: str) -> bool:
+    """Whether an address is in one of some networks, which stand with commas between."""
+    own = address_of(address)
+    for each in text.replace(",", " ").split():
+        with contextlib.suppress(ValueError):
+            if own in ip_network(each, strict=False):
+                return True
+    return False
 
 
 def address_of(text: str) -> IPv4Address | IPv6Address | None:

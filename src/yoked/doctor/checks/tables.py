@@ -15,9 +15,11 @@ from typing import Any
 from yoked.doctor.checks.devices import (
     End,
     Oddity,
+    allowed_near,
     batches_near,
     rings,
     settings_near,
+    takers_near,
     tunnel_near,
     values,
     words_of,
@@ -50,7 +52,9 @@ def entries_near(end: End, *, leaves: bool, slow: bool = False) -> Iterator[Oddi
         yield from batches_near(end)
         return
     yield from settings_near(end)
+    yield from takers_near(end)
     yield from tunnel_near(end)
+    yield from allowed_near(end)
     yield from _addresses(end)
     yield from _denials(end)
     if leaves:

@@ -6,11 +6,13 @@ twice, and none that fails goes untold.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from yoked.doctor.checks.blame import Blame, blame, blame_for_silent_cards, diversion
+from yoked.doctor.checks.broadcasts import comes
 from yoked.doctor.checks.links import (
     NO_DESCRIPTORS,
     USED_UP,
@@ -19,13 +21,14 @@ from yoked.doctor.checks.links import (
     once,
     reached,
 )
-from yoked.doctor.checks.path import cause_of
+from yoked.doctor.checks.path import Cause, cause_of
 from yoked.doctor.checks.query import (
     ANSWERED,
     SILENT,
     addresses,
     at,
     chosen_address,
+    chosen_device,
     former_address,
     in_network,
     interface_kind,
@@ -47,6 +50,7 @@ BY_HAND = frozenset({"permanent", "noarp"})
 # That nobody hears the other is no cause.
 _UNEXPLAINED = frozenset({"dial-failed", "lost-between", "silent-neighbour", "client-isolation",
                           "router-between"})  # fmt: skip
+_SOURCE_PORT = re.compile(r"\b(tcp|th) sport\b")
 _UNREACHABLE = frozenset({"EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ENONET"})
 
 
@@ -65,7 +69,26 @@ class Verdict:
 @once
 def verdicts(seen: Examination) -> list[Verdict]:
     """One for each link that fails."""
-    return [_verdict(link) for link in failing(seen)]
+    found = [_verdict(link) for link in failing(seen)]
+    known = {each.host for each in found
+             if each.check == "dial-failed" and _cause(each.link).host == each.host}  # fmt: skip
+    return [_as_elsewhere(each, known) for each in found]
+
+
+def _as_elsewhere(verdict: Verdict, known: set[str]) -> Verdict:
+    """Where both ends have what can do it, that one which does it on other links. known: hosts that
+    alone do.
+    """
+    if not known or verdict.check not in _UNEXPLAINED or _cause(verdict.link).host is not None:
+        return verdict
+    guilty = [name for name in verdict.link.name if name in known]
+    if len(guilty) != 1 or not _cause(verdict.link).words:
+        return verdict
+    return Verdict("dial-failed", guilty[0], verdict.link)
+
+
+def _cause(link: Link) -> Cause:
+    return cause_of(link.seen, link.failed, "silent")
 
 
 def _verdict(link: Link) -> Verdict:
@@ -74,7 +97,7 @@ def _verdict(link: Link) -> Verdict:
     guessed = found.blame is not None and not found.blame.proven
     withheld = found.blame is not None and found.blame.withheld
     if found.check in _UNEXPLAINED or guessed or withheld:
-        cause = cause_of(link.seen, link.failed, "silent")
+        cause = _cause(link)
         # That a kernel did not send is known without, and not why.
         if cause.host is not None and (cause.kinds or not withheld):
             return Verdict("dial-failed", cause.host, link)
@@ -298,8 +321,14 @@ def _silence(link: Link) -> Verdict | None:
 
 def _apart(link: Link, otherwise: str) -> Verdict:
     """Two hosts that do not reach each other, though perhaps both reach their access point."""
-    gateways = (part(each, "gateway", "neighbour") for each in (link.source, link.target))
-    isolated = all(each in ANSWERED for each in gateways)
+    isolated = all(
+        part(each, "gateway", "neighbour") in ANSWERED
+        # A tunnel's packets fail for reasons of its own.
+        and part(each, "gateway", "interface") == chosen_device(link.seen, each)
+        for each in (link.source, link.target)
+    )
+    # An access point that keeps its clients apart hands on nothing at all.
+    isolated = isolated and not comes(link.source, link.target)
     return Verdict("client-isolation" if isolated else otherwise, _loner(link), link)
 
 
@@ -323,6 +352,11 @@ def _loner(link: Link) -> str:
     return (alone or [name for name in ordered if count[name] == most])[-1]
 
 
+def by_source(guilty: Blame) -> bool:
+    """Whether its rules ask from which port a connection comes: that decides, and no chance."""
+    return bool(guilty.found) and all(_SOURCE_PORT.search(each.rule) for each in guilty.found)
+
+
 def _some_pass(link: Link) -> Verdict | None:
     """Some high ports are open, some are not."""
     guilty = blame(link)
@@ -336,7 +370,7 @@ def _some_pass(link: Link) -> Verdict | None:
         for each in link.seen.dials
         if each.target == link.target.name and each.chosen
     )
-    check = "connection-rate" if by_chance else "firewall-range"
+    check = "connection-rate" if by_chance and not by_source(guilty) else "firewall-range"
     return Verdict(check, guilty.host, link, guilty)
 
 
