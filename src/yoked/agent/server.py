@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +18,8 @@ from yoked.shape import is_int
 
 # What Python says where the system gives it no thread.
 _NO_THREAD = "can't start new thread"
+# Its number on all processors but Alpha. Source: clone(2), linux/sched.h.
+_CLONE3 = 435
 
 
 class Call:
@@ -89,7 +94,7 @@ class Server:
             answer.start()
         except RuntimeError as problem:
             self._open.pop(number, None)
-            self._fail(number, fault("host-exhausted", problem=repr(problem)))
+            self._fail(number, _no_thread(problem))
 
     def _answer(self, number: int, name: str, call: Call) -> None:
         try:
@@ -121,9 +126,29 @@ def _expected(problem: Exception) -> YokedError | None:
     """The failure that a problem is; None: it is a bug."""
     if isinstance(problem, YokedError):
         return problem
-    if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
+    if isinstance(problem, MemoryError):
         return fault("host-exhausted", problem=repr(problem))
+    if str(problem) == _NO_THREAD:
+        return _no_thread(problem)
     # A call's module is imported when it is asked for.
     if isinstance(problem, (ImportError, FileNotFoundError)) and not Path(__file__).exists():
         return fault("cache-emptied", source=Path(__file__).parent)
     return expected_failure(problem) if isinstance(problem, OSError) else None
+
+
+def _no_thread(problem: Exception) -> YokedError:
+    """Why the system gives no thread: a limit, or a filter that knows no clone3.
+
+    A C library takes ENOSYS alone for a kernel that is older: pthread_create of glibc 2.34.
+    """
+    # A Python that was built without libffi has no ctypes.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if sys.platform.startswith("linux") and libc.syscall(_CLONE3, None, 0) == -1:
+            symbol = errno.errorcode.get(ctypes.get_errno(), "")
+            # Without a word of what to start, a kernel starts nothing: EINVAL.
+            if symbol not in ("EINVAL", "ENOSYS"):
+                return fault("no-threads", problem=repr(problem), symbol=symbol)
+    return fault("host-exhausted", problem=repr(problem))

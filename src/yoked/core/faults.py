@@ -169,6 +169,16 @@ FAULTS: Mapping[str, Fault] = {
         "processes, as `ulimit -a` shows it",
         ("take out `ulimit -v` and `ulimit -u` from the shell's start files on that host",),
     ),
+    "no-threads": Fault(
+        HostError,
+        "the host starts no thread ({problem}): its kernel answers clone3 with {symbol}, and any "
+        "other system call for threads is not tried then. A filter of system calls (seccomp) does "
+        "that, as of a container runtime that is older than the system in the container",
+        (
+            "on the machine that has the container, renew Docker (20.10.10) and libseccomp (2.5.2)",
+            "until then: start the container with `--security-opt seccomp=unconfined`",
+        ),
+    ),
     "install-running": Fault(
         HostError,
         "another `yoked install` is at work on {folder}",

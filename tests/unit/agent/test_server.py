@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,6 +148,24 @@ def test_a_host_that_gives_no_thread_is_no_bug(controller: Controller) -> None:
 
     assert error["kind"] == "HostError"
     assert "ulimit -a" in error["what"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a system call of Linux")
+def test_a_filter_that_knows_no_clone3_is_told(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A number that is none, as of a kernel that is older: no filter, and a limit is the likely one.
+    monkeypatch.setattr(server, "_CLONE3", 100_000)
+    controller.ask(1, "poor")
+    of_old_kernel = controller.next()[0]["error"]
+    # As if a filter had answered.
+    monkeypatch.setattr(server, "errno", SimpleNamespace(errorcode={errno.ENOSYS: "EPERM"}))
+    controller.ask(2, "poor")
+    of_filter = controller.next()[0]["error"]
+
+    assert of_old_kernel["code"] == "host-exhausted"
+    assert (of_filter["code"], of_filter["params"]["symbol"]) == ("no-threads", "EPERM")
+    assert "seccomp" in of_filter["what"]
 
 
 def test_a_disk_that_is_full_is_no_bug(controller: Controller) -> None:
