@@ -45,6 +45,8 @@ _LIMITS = {
     "v": (resource.RLIMIT_AS, "as", 1024, 1 << 62),
     "d": (resource.RLIMIT_DATA, "data", 1024, 1 << 62),
     "f": (resource.RLIMIT_FSIZE, "fsize", 1024, 1 << 62),
+    # Less than any system has that is left as it was.
+    "l": (getattr(resource, "RLIMIT_MEMLOCK", None), "memlock", 1024, 16_384),
     "t": (resource.RLIMIT_CPU, "cpu", 60, 1 << 62),
 }
 _ULIMIT = re.compile(r"(?:builtin |command )?ulimit (.*)")

@@ -13,6 +13,7 @@ from typing import Any
 
 from yoked.agent.ask import text
 from yoked.core.fs import nearest_folder
+from yoked.core.mounts import mount_of
 from yoked.core.parallel import gather_within
 from yoked.paths import cache_root, state_root
 
@@ -112,16 +113,8 @@ def _marks(folder: Path) -> str:
 
 def filesystem_of(folder: Path, mounts: str) -> str | None:
     """The type of the file system that a folder is on. mounts: as in proc_pid_mountinfo(5)."""
-    real = folder.resolve()
-    best, filesystem = Path(), None
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        # Blanks in names are written in octal.
-        place = Path(before.split()[4].encode().decode("unicode_escape"))
-        # A later mount at the same place covers an earlier one.
-        if place in (real, *real.parents) and len(place.parts) >= len(best.parts):
-            best, filesystem = place, after.split()[0]
-    return filesystem
+    found = mount_of(folder, mounts)
+    return None if found is None else found["filesystem"]
 
 
 def _try_to_write(folder: Path) -> str | None:

@@ -22,6 +22,7 @@ from yoked.agent import environ, firewall, names, power, routes, stale_processes
 from yoked.agent.facts import answer_facts
 from yoked.agent.health import PARTS, answer_health
 from yoked.agent.interfaces import answer_interfaces
+from yoked.core.mounts import mount_of
 from yoked.paths import private_folder
 from yoked.records.answers import understood
 
@@ -273,6 +274,12 @@ def test_the_mount_of_a_folder_is_the_nearest_and_the_latest(tmp_path: Path) -> 
 
     assert storage.filesystem_of(home / "runs", mounts) == "nfs4"
     assert storage.filesystem_of(home.parent, mounts) == "ext4"
+    assert mount_of(home / "runs", mounts) == {
+        "place": str(home),
+        "filesystem": "nfs4",
+        "source": "server:/home",
+        "options": "ro,noexec,rw",
+    }
 
 
 @LINUX
