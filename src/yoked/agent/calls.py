@@ -23,7 +23,7 @@ MODULES = {
     "blobs_put": "files",
     "blob_append": "files",
     "folder_contents": "folders",
-    "folder_lock": "folders",
+    "folder_use": "folders",
     "folder_here": "folders",
     "folder_put": "folders",
     "pushed": "pushed",

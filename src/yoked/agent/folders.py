@@ -15,6 +15,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 import re
 import secrets
@@ -24,13 +25,15 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
+from yoked.agent.ask import text
 from yoked.agent.files import blob_path, require, require_space, sync_tree, writing_to
 from yoked.agent.processors import cpu_type
 from yoked.agent.server import Call
 from yoked.core.faults import fault
 from yoked.core.fs import sha256_of
+from yoked.core.mounts import mount_of
 from yoked.core.names import path_word
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
@@ -123,22 +126,41 @@ def _content(path: Path) -> str:
         return f"unreadable: {problem.strerror}"
 
 
-def answer_folder_lock(call: Call) -> str | None:
-    """Why a file of `folder` cannot be locked, as a symbol (ENOLCK); None: one can, or there is
-    none, or somebody has it. Many programs lock what they read, as HDF5 does by itself.
+def answer_folder_use(call: Call) -> dict[str, Any]:
+    """Whether a file of `folder` can be used as many programs do: HDF5 locks what it reads, and
+    numpy.memmap, safetensors and Arrow map it.
+
+    lock: why one cannot be locked, as a symbol (ENOLCK); map: why none can be mapped, in words;
+    null: one can, or there is none, or somebody has it. mount: see yoked.core.mounts.
     """
     folder = Path(call.args["folder"]).expanduser()
+    told: dict[str, Any] = {"lock": None, "map": None}
+    with contextlib.suppress(OSError):
+        told["mount"] = mount_of(folder, text(Path("/proc/self/mountinfo")))
     for where, _, names in os.walk(folder):
         for path in (Path(where, name) for name in sorted(names)):
-            try:
-                # Who opens a pipe waits for its other end.
-                if path.is_file():
+            # Who opens a pipe waits for its other end; what is empty cannot be mapped.
+            with contextlib.suppress(OSError):
+                if path.is_file() and path.stat().st_size:
                     with path.open("rb") as file:
-                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    return None
-            except OSError as problem:
-                symbol = errno.errorcode.get(problem.errno or 0)
-                return symbol if symbol in _NO_LOCKS else None
+                        return {**told, "lock": _lock_flaw(file), "map": _map_flaw(file)}
+    return told
+
+
+def _lock_flaw(file: BinaryIO) -> str | None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as problem:
+        symbol = errno.errorcode.get(problem.errno or 0)
+        return symbol if symbol in _NO_LOCKS else None
+    return None
+
+
+def _map_flaw(file: BinaryIO) -> str | None:
+    try:
+        mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ).close()
+    except OSError as problem:
+        return str(problem)
     return None
 
 

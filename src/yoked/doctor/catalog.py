@@ -6,6 +6,7 @@ import difflib
 
 from yoked.doctor.check import Check
 from yoked.doctor.checks import (
+    acts,
     answers,
     asked,
     cables,
@@ -56,6 +57,7 @@ CHECKS: tuple[Check, ...] = (
     *environment.CHECKS,
     *software.CHECKS,
     *interpreter.CHECKS,
+    *acts.CHECKS,
     *encryption.CHECKS,
     *gpu.CHECKS,
     *processes.CHECKS,

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from yoked.agent.files import DIGEST
 from yoked.agent.folders import contents
@@ -23,7 +24,7 @@ LIMIT_S = 900.0
 # What writes a file anew does so within this, or there is no saying so.
 _BETWEEN_S = 1.5
 # A server that gives no locks may leave one waiting.
-_LOCK_S = 5.0
+_USE_S = 5.0
 
 
 def with_contents(
@@ -55,13 +56,13 @@ def with_contents(
                 }
                 for kind, path in paths.items():
                     told[kind] |= _changing(agent, path, here[kind], told[kind])
-                locks = _lock(agent, paths["data"]) if "data" in paths else {}
+                use = _use(agent, paths["data"], told["data"]) if "data" in paths else {}
         except (YokedError, RemoteBug) as problem:
             # It was asked for: the checks say that it could not be told.
             why = dict.fromkeys(paths, problem.what.splitlines()[0])
             told = {"untold": {**host.health.get("untold", {}), **why}}
-            locks = {}
-        return dataclasses.replace(host, health={**host.health, **told, **locks})
+            use = {}
+        return dataclasses.replace(host, health={**host.health, **told, **use})
 
     return dataclasses.replace(
         examination,
@@ -76,13 +77,19 @@ def with_contents(
     )
 
 
-def _lock(agent: AgentClient, folder: str) -> dict[str, str]:
-    """data_lock: why a host cannot lock files of the data, where it cannot."""
+def _use(agent: AgentClient, folder: str, there: Mapping[str, str]) -> dict[str, Any]:
+    """data_lock, data_map: why a host cannot lock, or map, files of the data, where it cannot;
+    data_mount: where they lie, where something there cannot be used.
+    """
     try:
-        found = agent.call("folder_lock", folder=folder, timeout_s=_LOCK_S)
+        found = agent.call("folder_use", folder=folder, timeout_s=_USE_S)
     except (YokedError, RemoteBug):
         return {}
-    return {"data_lock": found} if found else {}
+    told = {f"data_{how}": why for how in ("lock", "map") if (why := found.get(how))}
+    is_unread = any(content.startswith("unreadable") for content in there.values())
+    if found.get("mount") and (told or is_unread):
+        told["data_mount"] = found["mount"]
+    return told
 
 
 def _changing(

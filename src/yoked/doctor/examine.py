@@ -84,6 +84,7 @@ def look(
                 probes.await_versions(time.monotonic() + _VERSIONS_S)
             else:
                 probes.await_suspects()
+                probes.await_acts()
                 probes.find_culprits()
             # What is still being imported would only hold up the rest.
             probes.end_trials()

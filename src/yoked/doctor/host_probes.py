@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from yoked.doctor.sshfailure import lost
 from yoked.doctor.sshinside import SLOW_S, heard, with_reason
 from yoked.doctor.sshtry import reached, seen_by
 from yoked.doctor.watch import Sight, look_at, with_changes
+from yoked.doctor.which_python import python_of
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.records.examination import HostSeen, Need, SshFailure
@@ -38,6 +37,8 @@ LOAD_S = 12.0
 # How long all of torch waits for a small world, which the cores are needed for.
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
+# What an agent answers that can start no thread.
+_OF_THREADS = ("no-threads", "host-exhausted")
 # The last look is answered at once, or tells nothing.
 _LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
@@ -46,6 +47,8 @@ _STUCK_S, _CULPRITS_S, _FILES_S = 8.0, 40.0, 13.0
 # Variables that Python or torch acts upon when it is imported; and how long that is waited for
 # where one host alone has such a one.
 _ACTED_UPON, _SUSPECT_S = re.compile("(PY)?TORCH|KINETO|PYTHON(?!UNBUF|DONT|IOENC|UTF8|HASH)"), 6.0
+# As long as one of the acts may hang that yoked.probe.acts tries, and a bit.
+_ACTS_S = 2.5
 _TORCH_KEYS = (
     "python", "python_version", "torch", "torch_path", "numpy", "headers", "build", "cuda_build",
     "gloo", "nccl", "cuda_available", "imported", "error", "no_base", "took_s",
@@ -89,6 +92,7 @@ class HostProbe:
         self._silent = False
         self._modules: Sequence[str] = ()
         self._unanswered: dict[str, str] = {}
+        self._refused: YokedError | None = None
         self._culprits: Mapping[str, Any] | None = None
         self._start_files: dict[str, Mapping[str, Any]] = {}
         self._last: Sight | None = None
@@ -115,6 +119,8 @@ class HostProbe:
         addresses of the others.
         """
         limit_s = 2.5 if profile.looks_twice else 1.0
+        if profile.looks_twice:
+            self._ask_later("acts", self._begin_acts)
         self._ask_later(
             *("health", self._ask_health, profile.asks),
             timeout_s=limit_s + _SLACK_S,
@@ -141,6 +147,7 @@ class HostProbe:
             return self.call(name, timeout_s=timeout_s, **args)
         except YokedError as problem:
             self._unanswered[name] = problem.what.removeprefix(f"{self.host.name}: ")
+            self._refused = problem if problem.code in _OF_THREADS else self._refused
             return None
 
     def call(self, name: str, *, data: bytes = b"", timeout_s: float = _CALL_S, **args: Any) -> Any:
@@ -275,6 +282,10 @@ class HostProbe:
         # Facts and interfaces are asked first; who is suspended after them says no more.
         if health or self.found_python:
             return None
+        if self._refused is not None:
+            what = self._refused.what.removeprefix(f"{self.host.name}: ")
+            said = f"its agent came up, and says: {what}"
+            return SshFailure("python", said, tuple(self._refused.fix), cause=self._refused.code)
         return SshFailure("timeout", "its agent came up, and then fell silent", cause="silent")
 
     def end_trials(self) -> None:
@@ -298,39 +309,18 @@ class HostProbe:
 
     def _begin_trial(self, need: Need, profile: ProbeProfile) -> dict[str, Any]:
         """The interpreter that would train, and its first trial; or why there is none."""
-        found, self._modules = self._find_python(need), profile.modules
+        found = python_of(self.host, need, self.ask, self.call)
+        self._modules = profile.modules
         if "error" not in found:
             self.trials[profile.how] = RankProbe(
                 self, found["python"], profile.how, profile.modules
             )
         return found
 
-    def _find_python(self, need: Need) -> dict[str, Any]:
-        here = self.host.name == HERE and self.host.python is None
-        if here and importlib.util.find_spec("torch") is not None:
-            return {"python": sys.executable}
-        wanted = self.host.python
-        told = self.ask("environment", digest=need.environment or "none", configured=wanted)
-        if told is None:
-            return {"error": "the host did not say which Python it has"}
-        if wanted is not None and told["configured"] is None:
-            if why := told.get("unusable"):
-                return {"python": wanted, "error": why, "imported": False}
-            return {"python": wanted, "error": f"there is no {wanted}"}
-        python = told["configured"] or told["made"] or told["system"]
-        if python:
-            return {"python": python}
-        return {"error": "no Python there has torch", "no_base": self._why_no_base()}
-
-    def _why_no_base(self) -> str | None:
-        """Why `yoked install` could make no environment there; None: it could, or nobody says."""
-        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-        try:
-            self.call("environment_base", named=None, minor=minor)
-        except YokedError as problem:
-            told = problem.what.removeprefix(f"{self.host.name}: ")
-            return told if "Python" in told else None
-        return None
+    def _begin_acts(self) -> None:
+        """Have that interpreter try what programs do first."""
+        if (python := self.found_python) is not None:
+            self.trials["acts"] = RankProbe(self, python, "acts")
 
     def _torch(self) -> dict[str, Any]:
         """What the interpreter that would train says; see `yoked.doctor.examine`."""
@@ -444,6 +434,13 @@ class HostProbes:
                 for address in own
             ]
             probe.begin_health(names, others, self._profile)
+
+    def await_acts(self) -> None:
+        """Wait for what programs do first, which is tried on all hosts since they were dialled."""
+        until_s = time.monotonic() + _ACTS_S
+        for probe in self.here.values():
+            if (trial := probe.trials.get("acts")) is not None:
+                trial.await_any("ended", "failed", until_s=until_s)
 
     def await_versions(self, until_s: float) -> None:
         """Wait for trials that tell versions alone."""

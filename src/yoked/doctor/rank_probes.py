@@ -1,4 +1,6 @@
-"""A rank of `yoked.probe.smoke_test` on each host, and what they report together."""
+"""A rank of `yoked.probe.smoke_test` on each host, and what they report together; and what
+`yoked.probe.acts` tries there.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from yoked.remote.client import RemoteBug
 from yoked.remote.ssh import NoAgentError
 from yoked.text import telling
 
-How = Literal["versions", "connect", "train"]
+# "acts": no smoke test, but what yoked.probe.acts tries.
+How = Literal["versions", "connect", "train", "acts"]
 # A rank gives up by itself before it is given up. On a busy host seconds are not much, and a
 # world that only takes long is no failure.
 _PATIENCE_S = 5.0
@@ -36,6 +39,7 @@ _MODULES = (
     "ranks.store",
     *(f"channel.{name}" for name in _CHANNEL),
 )  # fmt: skip
+_OF_ACTS = ("core.mounts", "probe.folder_acts", "probe.process_acts")
 _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
 _WANTED_ENDS = (0, 3)
@@ -52,15 +56,16 @@ class SilentHostError(HostError):
 
 
 @functools.cache
-def program() -> str:
+def program(how: How = "train") -> str:
     """The text of the rank, and of all that it imports: nothing of ours is there yet."""
     package = Path(yoked.__file__).parent
-    text = (package / "probe" / "smoke_test.py").read_text(encoding="utf-8")
+    name, modules = ("acts", _OF_ACTS) if how == "acts" else ("smoke_test", _MODULES)
+    text = (package / "probe" / f"{name}.py").read_text(encoding="utf-8")
     packages = ("yoked", "yoked.core", "yoked.probe", "yoked.ranks", "yoked.channel")
     sources = dict.fromkeys(packages, "")
-    for name in _MODULES:
-        file = package.joinpath(*name.split(".")).with_suffix(".py")
-        sources[f"yoked.{name}"] = file.read_text(encoding="utf-8")
+    for module in modules:
+        file = package.joinpath(*module.split(".")).with_suffix(".py")
+        sources[f"yoked.{module}"] = file.read_text(encoding="utf-8")
     assert text.count(_NO_SOURCES) == 1
     return text.replace(_NO_SOURCES, f"SOURCES: dict[str, str] = {sources!r}")
 
@@ -77,7 +82,7 @@ class RankProbe:
         self._over = False
         self._began_s = time.monotonic()
         self._changed = threading.Condition()
-        argv = [python, "-c", program(), *modules, how]
+        argv = [python, "-c", program(how), *modules, how]
         threading.Thread(target=self._follow, args=(argv,), daemon=True, name="trial").start()
 
     @property

@@ -73,7 +73,7 @@ def of_interpreter(told: SshFailure, host: str, ssh_config: Path | None, python:
 
 def with_reason(seen: HostSeen, ssh_config: Path | None) -> HostSeen:
     """What was seen of a host; of one whose agent fell silent, with the line that is to blame."""
-    if seen.failure is None or seen.failure.cause != "silent":
+    if seen.failure is None or seen.failure.cause not in ("silent", "host-exhausted"):
         return seen
     # It came up. So ssh leads to a program there, which may not be able to go on.
     return replace(seen, failure=of_start_files(seen.failure, seen.name, ssh_config))

@@ -17,6 +17,7 @@ from yoked.records.host_rules import (
     LAUNCH,
     LEFT,
     LIMITS,
+    MOUNT,
     START_FILES,
 )
 from yoked.records.job_rules import JOB
@@ -34,6 +35,7 @@ from yoked.records.rules import (
     each,
     fields,
     flag,
+    label,
     libc,
     libc_version,
     line,
@@ -90,7 +92,9 @@ RESULTS: Mapping[str, Rule] = {
     "blobs_missing": named(text, count, strict=True),
     "blob_append": count,
     "folder_contents": optional(named(text, text, strict=True)),
-    "folder_lock": optional(symbol),
+    "folder_use": fields(
+        {"lock": optional(symbol), "map": optional(label), "mount": optional(MOUNT)}
+    ),
     "folder_here": optional(text),
     "folder_put": text,
     "pushed": all_of(

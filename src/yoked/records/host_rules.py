@@ -151,6 +151,8 @@ _PROCESSES = each(
     )
 )
 PLACE = fields({"file": path, "line": count, "traced": flag}, needed=("file",))
+# See yoked.core.mounts.
+MOUNT = complete({"place": path, "filesystem": line, "source": line, "options": line})
 # A command that a start file of the shell runs.
 START_COMMAND = fields(
     {"file": path, "line": count, "words": line, "took_s": number}, needed=("file", "line", "words")
@@ -449,6 +451,8 @@ HEALTH = fields(
         "data": named(line, line),
         "code": named(line, line),
         "data_lock": symbol,  # why no file of the data can be locked
+        "data_map": label,  # why none can be mapped
+        "data_mount": MOUNT,  # of data of which something is wrong
         "untold": named(word, text),
     }
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yoked.records.host_rules import BARRED, OTHER_HOME, PLACE
+from yoked.records.host_rules import BARRED, MOUNT, OTHER_HOME, PLACE
 from yoked.records.rules import (
     complete,
     count,
@@ -38,6 +38,18 @@ CULPRITS = fields(
 
 _MODULE = fields({"path": path, "version": version, "digest": word}, needed=("path",))
 _FOREIGN = fields({"file": path, "hides": path, "set_by": line}, needed=("file", "hides"))
+_FAILED_ACT = fields(
+    {
+        "said": label,
+        "variables": each(variable),
+        "limit": one_of("l"),  # of ulimit
+        "file": path,
+        "by": optional(one_of("capability", "mode")),
+        "holders": each(complete({"pid": pid, "command": label, "count": count})),
+        "mount": optional(MOUNT),
+    },
+    needed=("said",),
+)
 
 TORCH = fields(
     {
@@ -121,6 +133,15 @@ TORCH = fields(
             needed=("times", "lost_s"),
         ),
         "culprits": CULPRITS,
+        # What yoked.probe.acts tells.
+        "acts": fields(
+            {
+                "worked": each(word),
+                "failed": named(word, _FAILED_ACT),
+                "seccomp": flag,
+            },
+            needed=("worked", "failed"),
+        ),
     },
     strict=("torch", "torch_path", "numpy"),
 )

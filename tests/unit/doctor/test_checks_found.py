@@ -26,6 +26,7 @@ from tests.unit.doctor.troubles import (
     TWO_HOPS,
     Make,
     asked,
+    acted,
     behind_router,
     by_vpn,
     code,
@@ -177,6 +178,7 @@ FULL = {"path": "/home/ada/.local/state/yoked", "exists": True, "writable": Fals
 
 HOME_CACHE = {"path": "/home/ada/.cache/yoked", "exists": False, "writable": False,
               "read_only": False, "free_bytes": 10**11}  # fmt: skip
+MOUNT = {"place": "/home", "filesystem": "9p", "source": "share", "options": "rw,cache=none"}
 PLACES = [{"file": "/home/ada/.bashrc", "line": 3}, {"file": "/etc/environment", "line": 1},
           {"file": "/etc/ssh/sshd_config", "line": 9}, {"file": "/opt/env", "line": 2}]  # fmt: skip
 
@@ -190,6 +192,22 @@ FOLLOWS = ["table inet fw {", "chain input {",
            "ct state established,related accept", "}", "}"]  # fmt: skip
 
 BUILDS = "/home/ada/.cache/torch_extensions/py312_cpu"
+
+
+def unread(source: str | None) -> Examination:
+    """A file of garage's data gives an error, on a disk of that name."""
+    seen = told(
+        replace(home(), need=Need(data={"2.bin": "a1"}, folders={"data": "/srv/data"})),
+        "garage", "health/data", {"2.bin": "unreadable: Input/output error"},
+    )  # fmt: skip
+    mount = {"place": "/srv", "filesystem": "ext4", "source": source, "options": "rw"}
+    return told(seen, "garage", "health/data_mount", mount) if source else seen
+
+
+def at_torch(seen: Examination, name: str) -> Any:
+    return seen.host(name).torch
+
+
 CASES = (
     # ssh
     Case("ssh-unresolved", no_agent("unresolved", "Could not resolve hostname")),
@@ -202,6 +220,8 @@ CASES = (
     Case("ssh-shell", no_agent("shell", "This account is currently not available.",
                                cause="nologin")),
     Case("ssh-python", no_agent("python", "python3: command not found")),
+    Case("ssh-python", no_agent("python", "no thread", cause="no-threads")),
+    Case("ssh-python", no_agent("python", "no thread", cause="host-exhausted")),
     Case("ssh-other", no_agent("other", "the connection ended")),
     *(
         Case(
@@ -719,6 +739,11 @@ CASES = (
         replace(home(), need=Need(data={"000.bin": "a1"}, folders={"data": "/srv/data"})),
         "garage", "health/untold", {"data": "/srv/data: Transport endpoint is not connected"})),
     Case("data-differs", said("health/data_lock", "ENOLCK"), severity="warning"),
+    Case("data-differs", lambda: told(
+        said("health/data_map", "[Errno 19] No such device")(), "garage", "health/data_mount",
+        MOUNT)),
+    Case("data-differs", lambda: unread(None)),
+    Case("data-differs", lambda: unread("/dev/nvme0n1p2")),
     Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), severity="warning"),
     Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "x.bin": A_FOLDER})),
@@ -816,6 +841,21 @@ CASES = (
         "health/set_by", {"LC_ALL": PLACES[:1]}), severity="warning"),
     Case("unlike-python", lambda: taken(
         attic={"starts": [START]}, study={"starts": [START]}), severity="warning"),
+    # what programs do first
+    Case("program-acts", acted("thread", said="RuntimeError: can't start new thread")),
+    Case("program-acts", acted("thread"), ("garage",)),
+    Case("program-acts", acted("request", variables=["http_proxy"]), severity="warning"),
+    Case("program-acts", acted("locked-memory", limit="l"), severity="warning"),
+    Case("program-acts", acted("secure", file="/usr/bin/python3.11", by="capability"),
+         severity="warning"),
+    Case("program-acts", acted("secure", file="/usr/bin/python3.11", by="mode"),
+         severity="warning"),
+    Case("program-acts", lambda: told(
+        acted("secure", file="/usr/bin/python3.11", by="capability")(), "attic",
+        "health/environment/LD_LIBRARY_PATH", "/opt/cuda/lib64")),
+    Case("program-acts", acted("inotify", holders=[
+        {"pid": 77, "command": "clouddrived", "count": 128}]), severity="warning"),
+    Case("program-acts", acted("home.map", "home.link", mount=MOUNT), severity="warning"),
     Case("package-altered", lambda: taken(garage={"altered": [FLAW], "more": 0})),
     Case("package-altered", lambda: taken(garage={
         "altered": [{**FLAW, "how": "bytecode",
@@ -961,6 +1001,42 @@ def test_what_a_program_does_in_an_assert_is_named_where_asserts_are_left_out() 
 
     assert found.hosts == ("garage",)
     assert "the program works in one: _newest(...) at common.py:7" in found.saw
+
+
+def test_nothing_is_sent_onto_a_disk_that_gives_errors() -> None:
+    (found,) = findings_of(unread("/dev/sdb1"))
+
+    assert "2.bin no file that can be read: unreadable: Input/output error" in found.saw
+    assert "/dev/sdb1" in found.saw
+    assert found.fix[0].command.startswith("sudo smartctl -a /dev/sdb    ")
+    assert "another disk" in found.fix[1].command
+    assert not any("`yoked train` sends" in fix.command for fix in found.fix)
+
+
+@pytest.mark.parametrize(
+    ("act", "told_on"), [("thread", set(NAMES)), ("inotify", set()), ("no-such-act", set())]
+)
+def test_what_works_nowhere_is_told_where_torch_cannot_do_without(
+    act: str, told_on: set[str]
+) -> None:
+    found = findings_of(acted(act)(*NAMES))
+
+    assert {each.hosts[0] for each in found} == told_on
+    assert all("and not on" not in each.saw for each in found)
+
+
+def test_acts_that_fail_by_one_mount_are_one_finding() -> None:
+    seen = acted("home.map", "home.link", mount=MOUNT)()
+    acts = {**at_torch(seen, "garage")["acts"]}
+    failed = {**acts["failed"], "request": {"said": "no", "variables": ["http_proxy"]}}
+    seen = told(seen, "garage", "torch/acts/failed", failed)
+
+    found = findings_of(seen)
+
+    assert len(found) == 2
+    assert "map a file in its home and link a file in its home (OSError: no; on share" in (
+        found[0].saw + found[1].saw
+    )
 
 
 def test_locks_that_no_host_has_are_no_trouble() -> None:

@@ -114,8 +114,8 @@ class Agent:
         self._contents = contents
 
     def call(self, name: str, *, timeout_s: float, folder: str, by_time: bool = False) -> Any:
-        if name == "folder_lock":
-            return None
+        if name == "folder_use":
+            return {"lock": None, "map": None}
         assert name == "folder_contents"
         self.folders.append(folder)
         return self._contents
@@ -156,16 +156,43 @@ def test_a_file_of_the_data_is_locked_as_programs_do_it(
             raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(folders, "fcntl", SimpleNamespace(flock=flock, LOCK_SH=1, LOCK_NB=4))
+    monkeypatch.setattr(folders, "mount_of", lambda *_: None)
     call = SimpleNamespace(args={"folder": str(data)})
 
     class Locking(Agent):
         def call(self, name: str, **args: Any) -> Any:
-            return folders.answer_folder_lock(call) if name == "folder_lock" else {}
+            return folders.answer_folder_use(call) if name == "folder_use" else {}
 
     seen = with_contents(Examination((host("attic"),)), {"data": data}, lambda _: Locking({}))
 
     assert seen.hosts[0].health == {"limits": {}, "data": {}, **told}
     assert tried == [(data / "2.txt", 5)]
+
+
+def test_a_file_of_the_data_is_mapped_as_programs_do_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = {"place": "/rows", "filesystem": "9p", "source": "share", "options": "cache=none"}
+    call = SimpleNamespace(args={"folder": str(data)})
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    class Mapping(Agent):
+        def call(self, name: str, **args: Any) -> Any:
+            return folders.answer_folder_use(call) if name == "folder_use" else {}
+
+    def seen() -> Any:
+        return with_contents(Examination((host("attic"),)), {"data": data}, lambda _: Mapping({}))
+
+    monkeypatch.setattr(folders, "mount_of", lambda *_: mount)
+    before = seen().hosts[0].health
+    monkeypatch.setattr(folders, "mmap", SimpleNamespace(mmap=refuse, ACCESS_READ=1))
+    after = seen().hosts[0].health
+
+    assert before == {"limits": {}, "data": {}}
+    assert after["data_map"] == "[Errno 19] No such device"
+    assert after["data_mount"] == mount
 
 
 def test_a_folder_that_a_host_lacks_is_empty_there(data: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.core.faults import fault
 from yoked.doctor import dials, host_probes, world_check
 from yoked.doctor import examine as examining
 from yoked.doctor.causes import findings_of
@@ -43,6 +44,9 @@ class Rank:
         self.spec: Mapping[str, Any] | None = None
 
     def lines(self) -> Iterator[dict[str, Any]]:
+        if self.how == "acts":
+            yield {"has": {"acts": {"worked": ["thread"], "failed": {}}}}
+            return
         yield {"has": {"torch": "2.13.0", "python_version": "3.12.1"}}
         if self.how == "versions":
             return
@@ -581,6 +585,30 @@ def test_a_host_that_falls_silent_is_not_taken_for_a_healthy_one(first: tuple[st
     assert seen.host("alpha").up
 
 
+def test_a_host_that_starts_no_thread_is_told_in_its_own_words() -> None:
+    class Refusing(FakeAgent):
+        def call(self, name: str, **args: Any) -> Any:
+            raise fault("no-threads", problem="RuntimeError()", symbol="EPERM")
+
+        stream = call
+
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = Refusing("beta")
+
+    failure = examine(agents).host("beta").failure
+
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("python", "no-threads")
+    assert "answers clone3 with EPERM" in failure.text
+
+
+def test_what_programs_do_first_is_tried_but_for_the_quick_form() -> None:
+    thorough, quick = examine(fleet_of("alpha", "beta")), examine(fleet_of("alpha"), quick=True)
+
+    assert torch_of(thorough, "beta")["acts"] == {"worked": ["thread"], "failed": {}}
+    assert "acts" not in torch_of(quick, "alpha")
+
+
 def test_the_quick_form_dials_little_and_starts_no_world() -> None:
     agents = fleet_of("alpha", "beta")
 
@@ -673,7 +701,8 @@ def test_what_the_program_here_imports_is_asked_of_hosts(
 
     assert seen.controller["modules"] == ["rowscale"]
     argvs = [rank.argv for rank in agents["alpha"].ranks.values()]
-    assert [argv[3:] for argv in argvs] == [["rowscale", "connect"], ["rowscale", "train"]]
+    told = [argv[3:] for argv in argvs if argv[-1] != "acts"]
+    assert told == [["rowscale", "connect"], ["rowscale", "train"]]
 
 
 def test_bandwidth_is_measured_of_every_link() -> None:

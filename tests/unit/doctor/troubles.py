@@ -545,3 +545,22 @@ def asked(
         own = {**seen.host(host).health, "asked": {kind or ask: {name: answer}}}
         seen = change(seen, host, health=own)
     return seen
+
+
+ACTS = ("thread", "child", "request", "inotify", "locked-memory", "secure", "home.map", "home.link")
+
+
+def acted(*names: str, **failure: Any) -> Callable[..., Examination]:
+    """Acts that fail on garage, or on these hosts, and work on the others."""
+
+    def make(*hosts: str) -> Examination:
+        seen = home()
+        for each in NAMES:
+            fails_there = each in (hosts or ("garage",))
+            own = {"said": "OSError: no", **failure}
+            failed = {name: own for name in names if fails_there}
+            acts = {"worked": [act for act in ACTS if act not in failed], "failed": failed}
+            seen = told(seen, each, "torch/acts", acts)
+        return seen
+
+    return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,10 @@ from yoked.units import listed, plural
 _SHOWN = 3
 # Of a FUSE mount whose program has died, and of NFS whose server has forgotten it.
 _DEAD_MOUNTS = ("Transport endpoint is not connected", "Stale file handle")
+_BAD_DISK = ("Input/output error", "Structure needs cleaning", "Bad message",
+             "Remote I/O error")  # fmt: skip
+# /dev/sda1 is a part of /dev/sda, /dev/nvme0n1p2 of /dev/nvme0n1.
+_WHOLE_DISK = re.compile(r"^(/dev/(?:sd|vd|hd|xvd)[a-z]+)\d+$|^(/dev/(?:nvme|mmcblk)\w*\d)p\d+$")
 # In the place of the hash of a file whose content was another a moment later.
 CHANGING = "changing: written anew while it was looked at"
 # In the place of the hash, as yoked.agent.folders has it.
@@ -123,26 +128,35 @@ def _hosts_with(
     saw={
         **dict.fromkeys(("", "hidden"), "the data on {host} is not the controller's: {described}"),
         "untold": "the data on {host} could not be compared: {described}",
-        "locks": "no file of the data on {host} can be locked ({described})",
+        "disk": "the data on {host} is not the controller's: {described}; it lies on {mount}",
+        "locks": "no file of the data on {host} can be locked ({described}){mount}",
+        "maps": "no file of the data on {host} can be mapped into memory ({described}){mount}",
     },
     why={
         "": "ranks read other rows than they think: the loss is of something else, or an epoch "
         "ends early on one host and all hang",
         "hidden": "a program that takes all names of the folder (os.listdir) reads these as rows "
         "too; `yoked train` does not",
+        "disk": "a rank that comes to that file ends with an OSError; a disk, or what stands "
+        "behind that mount, that cannot read what it has will lose more",
         "untold": "whoever trains there cannot read it either, or reads something else",
         "locks": "a program that locks what it reads, as HDF5 does by itself, ends there, and "
         "nowhere else, with an OSError",
+        "maps": "`yoked train`, numpy.memmap, safetensors and Arrow map what they read: they end "
+        "there, and nowhere else, with an OSError",
     },
     symptom="The loss is garbage, the run hangs at the end of an epoch, or a rank stands in "
-    "open(). `Transport endpoint is not connected`; `No locks available`.",
+    "open(). `Transport endpoint is not connected`; `No locks available`; `No such device` where a "
+    "file is mapped; `Input/output error`.",
     cause="Shards are missing on a host, were prepared there with another tokenizer, or "
     "are left from an earlier set, which a program that takes all files reads too. A file that is "
     "a pipe, or that may not be read; a program that writes a file anew again and again. Of files "
     "that macOS left beside the data it is a warning, and of a mount that gives no locks, where "
-    "another host has some. A FUSE mount whose program is gone.",
-    fix="By hand, or by `yoked train`, which sends what is missing by content hash. A dead mount "
-    "is taken away, to be mounted again.",
+    "another host has some. A FUSE mount whose program is gone; a share that is mounted without a "
+    "page cache (sshfs -o direct_io, 9p with cache=none), of whose files none can be mapped; a "
+    "disk that can no longer read a file.",
+    fix="By hand, or by `yoked train`, which sends what is missing by content hash; nothing is "
+    "sent onto a disk that gives errors. A dead mount is taken away, to be mounted again.",
     on_cluster="On a cluster the data lies on one shared file system, so it cannot differ; "
     "a stale cache of it can.",
 )
@@ -155,7 +169,7 @@ def data_differs(seen: Examination) -> Iterator[Match]:
                 how="untold",
                 described=why,
             )
-    yield from _without_locks(seen)
+    yield from _of_no_use(seen)
     for host, flaws in _hosts_with(seen, "data", seen.need.data):
         if set(flaws.values()) == {"hidden"}:
             folder = place_of(seen)
@@ -165,6 +179,15 @@ def data_differs(seen: Examination) -> Iterator[Match]:
                 severity="warning",
                 how="hidden",
                 described=_described(flaws),
+            )
+            continue
+        if broken := [name for name, flaw in flaws.items() if flaw.endswith(_BAD_DISK)]:
+            yield Match(
+                host.name,
+                *_from_bad_disk(seen, host, broken[0]),
+                how="disk",
+                described=_described(flaws),
+                mount=_mount_words(host) or "a disk of which nothing is known",
             )
             continue
         changing = [name for name, flaw in flaws.items() if flaw == CHANGING]
@@ -194,23 +217,61 @@ def _read_again(seen: Examination, host: HostSeen, why: str) -> Fix:
     return by_hand(host.name, "mend what is said there, and look again")
 
 
-def _without_locks(seen: Examination) -> Iterator[Match]:
-    told = {host.name: str(why) for host in seen.up if (why := part(host, "data_lock"))}
-    # Where nobody has any, all is as usual.
-    for name, why in told.items() if len(told) < len(seen.up) else ():
-        yield Match(
-            name,
-            by_hand(
-                name,
-                "turn the locks of that mount on (`findmnt -T {folder}`: lockd of NFS, -o flock of "
-                "Lustre), or copy the data to a disk of the host; for HDF5 alone: export "
-                "HDF5_USE_FILE_LOCKING=FALSE",
-                folder=place_of(seen),
-            ),
-            severity="warning",
-            how="locks",
-            described=why,
+def _mount_words(host: HostSeen) -> str:
+    """Where the data of a host lies; empty: nobody says."""
+    found = mapping(part(host, "data_mount"))
+    return "{source} ({filesystem}, mounted at {place})".format(**found) if found else ""
+
+
+def _from_bad_disk(seen: Examination, host: HostSeen, name: str) -> Iterator[Fix]:
+    """What can be done where a file cannot be read; nothing is sent onto the same disk."""
+    source = str(mapping(part(host, "data_mount")).get("source") or "")
+    if source.startswith("/dev/"):
+        yield by_hand(
+            host.name,
+            "sudo smartctl -a {disk}    tells how that disk is; `sudo dmesg | grep -i error` has "
+            "what the kernel says of it",
+            disk=_WHOLE_DISK.sub(r"\1\2", source),
         )
+    else:
+        yield by_hand(
+            host.name,
+            "cat {file} > /dev/null; findmnt -T {file}; sudo dmesg | tail    show what fails",
+            file=place_of(seen, name),
+        )
+    yield by_hand(
+        host.name,
+        "have the data there on another disk, and send it anew from here, not from that one: "
+        "mount that disk at {folder}, and then (here): {line}",
+        folder=place_of(seen),
+        line=rsync(seen, host),
+    )
+
+
+_USE_MENDS = {
+    "locks": "turn the locks of that mount on (`findmnt -T {folder}`: lockd of NFS, -o flock of "
+    "Lustre), or copy the data to a disk of the host; for HDF5 alone: export "
+    "HDF5_USE_FILE_LOCKING=FALSE",
+    "maps": "mount it with a page cache (`findmnt -T {folder}` shows it: cache=mmap or loose of "
+    "9p, sshfs and rclone without direct_io), or copy the data to a disk of the host",
+}
+
+
+def _of_no_use(seen: Examination) -> Iterator[Match]:
+    """Hosts where no file of the data can be locked, or mapped."""
+    for how, key in (("locks", "data_lock"), ("maps", "data_map")):
+        told = {host.name: str(why) for host in seen.up if (why := part(host, key))}
+        # Where nobody can, all is as usual; but what `yoked train` does as well, it cannot do.
+        for name, why in told.items() if how == "maps" or len(told) < len(seen.up) else ():
+            mount = _mount_words(seen.host(name))
+            yield Match(
+                name,
+                by_hand(name, _USE_MENDS[how], folder=place_of(seen)),
+                severity="error" if how == "maps" else "warning",
+                how=how,
+                described=why,
+                mount=f"; it lies on {mount}" if mount else "",
+            )
 
 
 def on_first_files(seen: Examination, word: str, names: Sequence[str]) -> Line:

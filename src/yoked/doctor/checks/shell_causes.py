@@ -103,6 +103,27 @@ AFTER_LOGIN: Mapping[SshKind, Mapping[str, Cause]] = {
                 "else's; where it is removed, `ps aux` has the cleaner, or the loop, that does it"
             ),
         ),
+        "no-threads": Cause(
+            "the agent starts a thread for each thing that it is asked, and torch many: neither "
+            "can work there",
+            there(
+                "where {host} is a container: on the machine that has it, renew Docker (from "
+                "20.10.10 on) or Podman, and libseccomp (from 2.5.2 on); until then, `docker run "
+                "--security-opt seccomp=unconfined`",
+                "grep -E 'Seccomp|NoNewPrivs' /proc/$$/status    shows the filter; where {host} is "
+                "no container, SystemCallFilter= of the ssh server's unit sets it: systemctl cat "
+                "ssh sshd",
+            ),
+        ),
+        "host-exhausted": Cause(
+            "the agent starts a thread for each thing that it is asked, and torch many: neither "
+            "can work there",
+            there(
+                "`ulimit -a` has the limits of processes (-u) and of memory (-v); `cat "
+                "/sys/fs/cgroup/pids.max` that of a container: lift what is low, in a start file, "
+                "limits.conf or the container's settings"
+            ),
+        ),
         "died": Cause(
             "the shell there runs what it is told, and Python ends before it runs the agent",
             unless_home(

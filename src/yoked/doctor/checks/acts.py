@@ -1,0 +1,250 @@
+"""What libraries of training programs do in their first seconds, as yoked.probe.acts tried it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from yoked.doctor.check import Match, check
+from yoked.doctor.checks.environment import lines_out, shown_places, take_out, where_set
+from yoked.doctor.checks.query import at, mapping, part
+from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.files import grow_shared_memory
+from yoked.records.examination import Examination, Fix, HostSeen, Severity
+from yoked.text import one_line
+from yoked.units import listed
+
+# By act, as the end of "a program cannot ...". Of a folder's acts by what follows its name.
+# Those that torch, the workers of a DataLoader or a run of yoked cannot do without.
+_NEEDED = {
+    "thread": "start a thread",
+    "child": "start a process (fork)",
+    "program": "start its own Python, with an argument of 100 kB",
+    "semaphore": "have a lock of multiprocessing",
+    "queue": "have a queue of multiprocessing",
+    "shared-memory": "share memory (shm_open)",
+    "socketpair": "hand an open file on (SCM_RIGHTS)",
+    "unix-socket": "have a socket in its folder for temporary files",
+    "epoll": "wait for several files (epoll)",
+    "random": "get random numbers (/dev/urandom)",
+    "clock": "wait for a thousandth of a second",
+    "module-ctypes": "import ctypes",
+    "module-ssl": "import ssl",
+    "module-zlib": "import zlib",
+}
+_OTHERS = {
+    "request": "ask a server on its own host by HTTP (urllib, 127.0.0.1)",
+    "terminal": "get a terminal of its own (openpty)",
+    "signals": "get a signal for which it has a handler",
+    "user": "learn its user's name (getpass.getuser)",
+    "md5": "compute an MD5",
+    "certificates": "check certificates",
+    "module-bz2": "import bz2",
+    "module-lzma": "import lzma",
+    "module-sqlite3": "import sqlite3",
+    "secure": "find libraries by LD_LIBRARY_PATH",
+    "memfd": "have a file in memory (memfd_create)",
+    "inotify": "watch a file (inotify)",
+    "eventfd": "have an eventfd",
+    "timerfd": "have a timerfd",
+    "locked-memory": "lock 16 kB in memory (mlock), as pinned buffers are",
+    "affinity": "choose its processors (sched_setaffinity)",
+    "priority": "lower its priority (nice)",
+}
+_IN_FOLDERS = {
+    "map": "map a file",
+    "lock": "lock a file (fcntl, flock)",
+    "link": "link a file",
+    "symlink": "make a symbolic link",
+    "rename": "rename a file over another one",
+    "fsync": "have a file written to the disk (fsync)",
+    "sparse": "make a file longer (truncate)",
+    "mode": "set a file's mode and time",
+    "long-name": "give a file a name of 140 letters",
+    "names": "keep names apart by case, or with a letter like \u00e4",
+    "sqlite": "keep a database (sqlite3)",
+}
+_FOLDERS = {
+    "home": "in its home",
+    "cache": "in the folder for caches",
+    "state": "in the folder for a run's state",
+    "tmp": "in the folder for temporary files",
+}
+# Those that an act may find to be to blame.
+_VARIABLES = ("http_proxy", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+              "CURL_CA_BUNDLE")  # fmt: skip
+# Where these answer, it is a filter of system calls that does.
+_FILTERED = ("PermissionError", "Operation not permitted", "Function not implemented", "SIGSYS",
+             "Bad system call", "start new thread")  # fmt: skip
+
+
+def _words(name: str) -> str | None:
+    """What an act is, to end "a program cannot ..."; None: it is one of another yoked."""
+    folder, dot, act = name.partition(".")
+    if dot:
+        words, place = _IN_FOLDERS.get(act), _FOLDERS.get(folder)
+        return f"{words} {place}" if words and place else None
+    return {**_NEEDED, **_OTHERS}.get(name)
+
+
+@check(
+    "program-acts",
+    question="Can a program do there what libraries do in their first seconds?",
+    reads=("torch", "health.environment", "health.set_by", "health.set_limits"),
+    severity="error",
+    saw="on {host}{elsewhere} a program cannot {what}",
+    why={
+        "error": "torch, the workers of a DataLoader, or a run of yoked does that in its first "
+        "seconds, and ends there",
+        "warning": "libraries of training programs do that: one that does ends there, or goes on "
+        "otherwise than on other hosts",
+        "secure": "what lies in a folder of that variable alone is not found: `cannot open shared "
+        "object file`",
+    },
+    symptom="An OSError, `RuntimeError: can't start new thread`, `No such device` or a wait "
+    "without end on one host alone, in the first seconds of a program; versions, code and data are "
+    "the same on all hosts.",
+    cause="Tried for real, by the Python and with the variables and limits of a rank: threads, "
+    "processes, locks, shared memory, sockets, a request to 127.0.0.1, signals, inotify, locked "
+    "memory, modules, and files that are mapped, locked, linked and renamed in the home and the "
+    "folders for caches, state and temporary files. A variable that names a proxy and excepts "
+    "nothing; `ulimit -l 0`; a program that holds all inotify instances of its user; a Python with "
+    "a capability of its own (setcap), for which the loader takes no notice of LD_LIBRARY_PATH; a "
+    "seccomp profile older than the system in a container; a mount. What works on no host is told "
+    "only where torch cannot do without. It is an error where torch, the workers of a DataLoader "
+    "or yoked need it.",
+    fix="Takes the variable or the limit out of the start file; else by hand, with the line for "
+    "the mount, the program or the file that is to blame.",
+    explains=("world-failed",),
+)
+def program_acts(seen: Examination) -> Iterator[Match]:
+    told = {host.name: acts for host in seen.up if (acts := mapping(at(host.torch, "acts")))}
+    for name, own in told.items():
+        host = seen.host(name)
+        groups: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for act, failure in own["failed"].items():
+            works_on = [each for each in told if act in told[each]["worked"]]
+            if _words(act) and (works_on or act in _NEEDED):
+                groups.setdefault(_blamed(act, failure), {})[act] = failure
+        for failures in groups.values():
+            severity = _severity(seen, failures)
+            others = [each for each in told if all(act in told[each]["worked"] for act in failures)]
+            yield Match(
+                name,
+                *_mended(host, failures),
+                severity=severity,
+                how="secure" if "secure" in failures else severity,
+                elsewhere=f", and not on {listed(others)}," if others else "",
+                what=listed(_shown(host, failures, is_filtered=bool(own.get("seccomp")))),
+            )
+
+
+def _blamed(act: str, failure: Mapping[str, Any]) -> str:
+    """What is to blame, by which failures of one cause are told together."""
+    if mount := failure.get("mount"):
+        return f"mount {mount['place']}"
+    is_known = any(failure.get(key) for key in ("variables", "limit", "holders", "file"))
+    return act if is_known else ""
+
+
+def _severity(seen: Examination, failures: Mapping[str, Any]) -> Severity:
+    # Libraries are looked for by it, and none is found that lies there alone.
+    named = any(mapping(part(each, "environment")).get("LD_LIBRARY_PATH") for each in seen.up)
+    is_grave = any(act in _NEEDED or (act == "secure" and named) for act in failures)
+    return "error" if is_grave else "warning"
+
+
+def _shown(
+    host: HostSeen, failures: Mapping[str, Mapping[str, Any]], *, is_filtered: bool
+) -> Iterator[str]:
+    by_words: dict[str, list[str]] = {}
+    for act, failure in failures.items():
+        by_words.setdefault(_evidence(host, failure, is_filtered=is_filtered), []).append(
+            str(_words(act))
+        )
+    for words, acts in by_words.items():
+        yield f"{listed(acts)} ({words})"
+
+
+def _evidence(host: HostSeen, failure: Mapping[str, Any], *, is_filtered: bool) -> str:
+    """The system's own words, and what is to blame."""
+    words = [one_line(str(failure["said"]))]
+    words += [f"by {name}{where_set(host, name)}" for name in failure.get("variables") or ()]
+    if letter := failure.get("limit"):
+        places = mapping(part(host, "set_limits")).get(letter) or ()
+        words.append(f"by its limit, `ulimit -{letter}`{shown_places(places)}")
+    words += [
+        f"{each['count']} are held by {one_line(each['command'])} (process {each['pid']})"
+        for each in failure.get("holders") or ()
+    ]
+    if mount := failure.get("mount"):
+        words.append("on {source} ({filesystem}, mounted at {place}, {options})".format(**mount))
+    if failure.get("by") == "capability":
+        words.append(f"{failure['file']} has a capability of its own (setcap)")
+    if failure.get("by") == "mode":
+        words.append(f"{failure['file']} is setuid or setgid")
+    if is_filtered and any(each in words[0] for each in _FILTERED):
+        words.append("a filter of system calls, seccomp, is in force there")
+    return "; ".join(words)
+
+
+def _mended(host: HostSeen, failures: Mapping[str, Mapping[str, Any]]) -> tuple[Fix, ...]:
+    # One mount may be to blame for several.
+    known = dict.fromkeys(fix for act, each in failures.items() for fix in _mend(host, act, each))
+    look = by_hand(
+        host.name,
+        "mend what is said there; `grep -E 'Seccomp|NoNewPrivs|SigBlk' /proc/self/status`, "
+        "`ulimit -a` and `env` there and on another host tell what differs",
+    )
+    return tuple(known) or (look,)
+
+
+def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]:
+    variables = [each for each in failure.get("variables") or () if each in _VARIABLES]
+    yield from take_out(host, variables)
+    if act == "request" and variables:
+        yield by_hand(
+            host.name,
+            "or, where that proxy is needed, behind it: export no_proxy=localhost,127.0.0.1,::1, "
+            "and the addresses of all hosts",
+        )
+    if letter := failure.get("limit"):
+        look = by_hand(
+            host.name,
+            "`systemctl show ssh sshd | grep ^LimitMEMLOCK`, limits.conf or the settings of the "
+            "container have it; lift it there, and log in anew",
+        )
+        yield from lines_out(host, str(letter), look)
+    if act == "inotify":
+        holders = failure.get("holders") or ()
+        for each in holders[:1]:
+            yield by_hand(
+                host.name,
+                "end it, if it can go: kill {pid}    or start it anew",
+                pid=each["pid"],
+            )
+        yield by_hand(
+            host.name,
+            "or, until it is mended: sudo sysctl fs.inotify.max_user_instances=1024 "
+            "fs.inotify.max_user_watches=524288",
+        )
+    if act == "secure" and failure.get("by") == "capability":
+        yield by_hand(
+            host.name,
+            "sudo setcap -r {file}    who needs that right gets a copy of Python for it",
+            file=str(failure["file"]),
+        )
+    if act == "secure" and failure.get("by") == "mode":
+        yield by_hand(host.name, "sudo chmod ug-s {file}", file=str(failure["file"]))
+    if act in ("semaphore", "shared-memory") and "No space" in str(failure["said"]):
+        yield grow_shared_memory(host.name)
+    if mount := failure.get("mount"):
+        yield by_hand(
+            host.name,
+            "mount it with what programs need (a page cache, locks, names as on other systems), or "
+            "have that folder on a disk of the host: {mount}",
+            mount=mount["place"],
+        )
+
+
+CHECKS = (program_acts,)

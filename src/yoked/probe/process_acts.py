@@ -1,0 +1,377 @@
+"""Acts of a process: see yoked.probe.acts, which sends this as text."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from yoked.probe.folder_acts import (
+    IN_FOLDERS,
+    MARK,
+    FailedError,
+    UntriedError,
+    folder_for_files,
+    folders,
+    in_folder,
+    in_words,
+    is_busy,
+    require,
+)
+
+_FILE_BYTES = 1 << 20
+# To a server on this very host, and until a proxy is given up.
+_REQUEST_S = 1.5
+_SLEEP_S, _LONGEST_SLEEP_S = 0.001, 0.1
+# What is locked in memory for a buffer: less than `ulimit -l` of any system that is left as it was.
+_LOCKED_BYTES = 16_384
+# An argument, and a variable, of this size are less than MAX_ARG_STRLEN of execve(2).
+_LARGE_BYTES = 100_000
+_MODULES = ("bz2", "ctypes", "lzma", "sqlite3", "ssl", "uuid", "zlib")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+# Of linux/auxvec.h.
+_AT_SECURE = 23
+_MOST_HOLDERS, _MOST_SAID = 3, 160
+
+Act = Callable[[], None]
+
+
+def acts() -> dict[str, Act]:
+    """All acts of this system, by name; those of a folder as FOLDER.ACT."""
+    found: dict[str, Act] = {
+        "thread": _thread,
+        "child": _child,
+        "program": _program,
+        "semaphore": _semaphore,
+        "queue": _queue,
+        "shared-memory": _shared_memory,
+        "socketpair": _socketpair,
+        "unix-socket": _unix_socket,
+        "request": _request,
+        "terminal": _terminal,
+        "signals": _signals,
+        "user": _user,
+        "random": lambda: require(len(os.urandom(16)) == 16, "too few bytes"),
+        "clock": _clock,
+        "md5": lambda: require(importlib.import_module("hashlib").md5(b"").digest(), "none"),
+        "certificates": _certificates,
+        **{f"module-{name}": functools.partial(_module, name) for name in _MODULES},
+    }
+    if sys.platform.startswith("linux"):
+        found.update(
+            {
+                "secure": _secure,
+                "epoll": _epoll,
+                "memfd": _memfd,
+                "inotify": _inotify,
+                "eventfd": functools.partial(_descriptor, "eventfd", 0, 0),
+                "timerfd": functools.partial(_descriptor, "timerfd_create", 1, 0),
+                "locked-memory": _locked_memory,
+                "affinity": lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)),
+                "priority": lambda: require(os.nice(1) is not None, "none"),
+            }
+        )
+    for folder in folders():
+        for name, act in IN_FOLDERS.items():
+            found[f"{folder}.{name}"] = functools.partial(in_folder, folder, name, act)
+    return found
+
+
+def _thread() -> None:
+    ran: list[int] = []
+    each = threading.Thread(target=ran.append, args=(1,))
+    each.start()
+    each.join()
+    require(ran, "a thread that was started did not run")
+
+
+def _child() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        # SIGCHLD is ignored, which yoked.probe.interpreter tells.
+        raise UntriedError from None
+    require(os.WIFEXITED(status) and os.WEXITSTATUS(status) == 7, f"it ended with {status}")
+
+
+def _program() -> None:
+    """Start the same interpreter, with a large argument and a large variable. Its version is all
+    that it tells, which takes it no time.
+    """
+    import subprocess
+
+    if not sys.executable:
+        raise UntriedError
+    done = subprocess.run(
+        [sys.executable, "-V", "x" * _LARGE_BYTES],
+        env={**os.environ, "YOKED_LARGE": "x" * _LARGE_BYTES},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    require(done.returncode == 0, f"status {done.returncode}: {' '.join(said[-1:])[:_MOST_SAID]}")
+
+
+def _semaphore() -> None:
+    from multiprocessing import get_context
+
+    lock = get_context("fork").Lock()
+    with lock:
+        require(not lock.acquire(block=False), "a lock that is held was taken once more")
+
+
+def _queue() -> None:
+    from multiprocessing import get_context
+
+    queue = get_context("fork").SimpleQueue()
+    queue.put("word")
+    require(queue.get() == "word", "what comes out is not what was put in")
+
+
+def _shared_memory() -> None:
+    # SharedMemory itself starts a process that stays, before Python 3.13.
+    shared = importlib.import_module("_posixshmem")
+    name = f"/{MARK[1:]}"
+    descriptor = shared.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
+    shared.shm_unlink(name)
+    _map_anew(descriptor)
+
+
+def _map_anew(descriptor: int) -> None:
+    """Grow an empty file, map it, and write to its end."""
+    try:
+        os.ftruncate(descriptor, _FILE_BYTES)
+        with mmap.mmap(descriptor, _FILE_BYTES) as whole:
+            whole[-1] = 7
+            require(whole[-1] == 7, "what is read is not what was written")
+    finally:
+        os.close(descriptor)
+
+
+def _memfd() -> None:
+    _map_anew(os.memfd_create("yoked"))
+
+
+def _socketpair() -> None:
+    """Hand an open file on, as workers of a DataLoader do."""
+    one, other = socket.socketpair()
+    with one, other:
+        socket.send_fds(one, [b"x"], [one.fileno()])
+        _, found, _, _ = socket.recv_fds(other, 1, 1)
+        require(found, "no open file came with it")
+        os.close(found[0])
+
+
+def _unix_socket() -> None:
+    """One whose path is as long as those of multiprocessing."""
+    with folder_for_files(folders()["tmp"]) as folder:
+        path = str(folder / "listener-x")
+        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+            server.bind(path)
+            server.listen()
+            client.connect(path)
+
+
+def _request() -> None:
+    """Ask a server on this host, as programs ask one for metrics, or a tokenizer."""
+    from urllib import request
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        threading.Thread(target=_answer, args=(server,), daemon=True).start()
+        try:
+            said = request.urlopen(url, timeout=_REQUEST_S).read()
+            require(said == b"ok", "another server answered")
+        except Exception as problem:
+            proxy = request.getproxies().get("http")
+            if not proxy or request.proxy_bypass("127.0.0.1"):
+                raise
+            names = [each for each in os.environ if each.lower() == "http_proxy"]
+            # It may be named with user and password.
+            shown = f"//{proxy.rpartition('@')[2].rpartition('//')[2]}"
+            words = f"{in_words(problem)}; it goes to the proxy {shown}"
+            raise FailedError(words[:_MOST_SAID], variables=names) from problem
+
+
+def _answer(server: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+
+def _terminal() -> None:
+    for each in os.openpty():
+        os.close(each)
+
+
+def _signals() -> None:
+    """Whether signals arrive for which a program has a handler: one may be blocked from before."""
+    lost = []
+    for name in ("SIGALRM", "SIGTERM", "SIGINT", "SIGCHLD", "SIGUSR1"):
+        number = getattr(signal, name)
+        came: list[int] = []
+        before = signal.signal(number, functools.partial(_came, came))
+        os.kill(os.getpid(), number)
+        # Python calls a handler between two of its steps.
+        time.sleep(0)
+        signal.signal(number, before)
+        lost += [] if came else [name]
+    require(not lost, f"{', '.join(lost)} blocked (SigBlk of /proc/self/status)")
+
+
+def _came(numbers: list[int], number: int, _: object) -> None:
+    numbers.append(number)
+
+
+def _user() -> None:
+    import getpass
+
+    getpass.getuser()
+
+
+def _clock() -> None:
+    shortest_s = 9.0
+    for _ in range(3):
+        began_s = time.monotonic()
+        time.sleep(_SLEEP_S)
+        took_s = time.monotonic() - began_s
+        require(took_s > 0, f"the clock stood, or went back, in time.sleep({_SLEEP_S})")
+        shortest_s = min(shortest_s, took_s)
+        if shortest_s < _LONGEST_SLEEP_S:
+            return
+    if is_busy():
+        raise UntriedError
+    raise FailedError(f"time.sleep({_SLEEP_S}) takes {shortest_s:.2g} s")
+
+
+def _certificates() -> None:
+    import ssl
+
+    # Reading all that a system trusts would take longer than all the rest.
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for name in _CERTIFICATES:
+        value = os.environ.get(name)
+        if value and not Path(value).exists():
+            raise FailedError(f"{name} names {value[:80]}, which is not there", variables=[name])
+
+
+def _module(name: str) -> None:
+    importlib.import_module(name)
+
+
+def _secure() -> None:
+    """Whether the loader trusts this interpreter's variables: ld.so(8), secure-execution mode."""
+    if not _libc().getauxval(_AT_SECURE):
+        return
+    file = os.path.realpath(sys.executable)
+    by = None
+    with contextlib.suppress(OSError):
+        by = "mode" if Path(file).stat().st_mode & 0o6000 else None
+        os.getxattr(file, "security.capability")
+        by = "capability"
+    raise FailedError(
+        "the kernel says AT_SECURE of it, so the loader takes no notice of LD_LIBRARY_PATH and "
+        "LD_PRELOAD",
+        file=file,
+        by=by,
+    )
+
+
+def _epoll() -> None:
+    source, sink = os.pipe()
+    with select.epoll() as poll:
+        poll.register(source, select.EPOLLIN)
+        os.write(sink, b"x")
+        require(poll.poll(1), "it did not tell that a pipe can be read")
+    os.close(source)
+    os.close(sink)
+
+
+@functools.cache
+def _libc() -> Any:
+    try:
+        import ctypes
+    except ImportError:
+        raise UntriedError from None
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _called(name: str, *args: Any) -> int:
+    """What a function of the C library returns. Raises OSError where that is -1."""
+    import ctypes
+
+    found = getattr(_libc(), name, None)
+    if found is None:
+        raise UntriedError
+    result: int = found(*args)
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def _descriptor(name: str, *args: int) -> None:
+    _libc()
+    os.close(_called(name, *args))
+
+
+def _inotify() -> None:
+    _libc()
+    try:
+        descriptor = _called("inotify_init1", os.O_CLOEXEC)
+        try:
+            _called("inotify_add_watch", descriptor, b"/", 0x400)
+        finally:
+            os.close(descriptor)
+    except OSError as problem:
+        raise FailedError(in_words(problem), holders=_holders()) from problem
+
+
+def _holders() -> list[dict[str, Any]]:
+    """Who of this user's programs has most inotify instances: pid, command and count."""
+    found: list[dict[str, Any]] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            links = [os.readlink(each) for each in (process / "fd").iterdir()]  # noqa: PTH115
+            if count := links.count("anon_inode:inotify"):
+                said = (process / "cmdline").read_bytes().decode(errors="replace")
+                command = " ".join(said.split("\0")).strip()[:_MOST_SAID]
+                found.append({"pid": int(process.name), "command": command, "count": count})
+    return sorted(found, key=lambda each: each["count"], reverse=True)[:_MOST_HOLDERS]
+
+
+def _locked_memory() -> None:
+    _libc()
+    import ctypes
+
+    with mmap.mmap(-1, _LOCKED_BYTES) as pages:
+        own = ctypes.c_char.from_buffer(pages)
+        where, size = ctypes.c_void_p(ctypes.addressof(own)), ctypes.c_size_t(_LOCKED_BYTES)
+        try:
+            _called("mlock", where, size)
+            _called("munlock", where, size)
+        except OSError as problem:
+            soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+            by = {"limit": "l"} if 0 <= soft < _LOCKED_BYTES else {}
+            raise FailedError(in_words(problem), **by) from problem
+        finally:
+            # Pages that something points into cannot be given back.
+            del own

@@ -1,0 +1,155 @@
+"""What programs do first is tried by a bare Python, from text, in the environment that it gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import yoked
+from yoked.doctor.rank_probes import program
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="acts of Linux")
+HERE = Path(yoked.__file__).parents[1]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+@contextmanager
+def waited_for() -> Iterator[int]:
+    """A descriptor that does not end meanwhile."""
+    source, sink = os.pipe()
+    yield source
+    os.close(source)
+    os.close(sink)
+
+
+def tried(
+    home: Path, text: str = "", before: Callable[[], None] | None = None, **variables: str
+) -> dict[str, Any]:
+    """What is told of all acts, or by another program."""
+    own = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "PATH": os.environ["PATH"]}
+    with waited_for() as descriptor:
+        done = subprocess.run(
+            [sys.executable, "-c", text or program("acts"), str(descriptor)],
+            env={**own, "USER": "ada", **variables},
+            pass_fds=(descriptor,),
+            preexec_fn=before,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["has"]["acts"]
+    return told
+
+
+def test_what_works_is_told_and_nothing_is_left_behind(home: Path) -> None:
+    told = tried(home)
+
+    assert {"thread", "queue", "shared-memory", "request"} <= set(told["worked"])
+    assert {"home.map", "tmp.lock"} <= set(told["worked"])
+    assert set(told["failed"]) <= {"locked-memory", "inotify"}
+    assert list(home.rglob("*")) == [home / "tmp"]
+
+
+def test_a_request_that_goes_to_a_proxy_names_its_variable(home: Path) -> None:
+    proxy = "http://ada:secret@127.0.0.1:9"
+
+    told = tried(home, http_proxy=proxy)["failed"]
+    excepted = tried(home, http_proxy=proxy, no_proxy="127.0.0.1")["failed"]
+
+    assert told["request"]["variables"] == ["http_proxy"]
+    assert "refused" in told["request"]["said"]
+    assert "//127.0.0.1:9" in told["request"]["said"]
+    assert "secret" not in told["request"]["said"]
+    assert "request" not in excepted
+
+
+def test_a_signal_that_is_blocked_from_before_is_told(home: Path) -> None:
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    told = tried(home, before=block)["failed"]
+
+    assert told["signals"]["said"].startswith("SIGTERM blocked")
+
+
+def test_a_signal_that_is_ignored_does_not_matter_here(home: Path) -> None:
+    told = tried(home, before=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN) and None)
+
+    assert "child" not in told["failed"]
+    assert "signals" in told["worked"]
+
+
+def test_certificates_that_a_variable_names_in_vain_are_told(home: Path) -> None:
+    told = tried(home, REQUESTS_CA_BUNDLE="/gone/ca.pem")["failed"]
+
+    assert told["certificates"]["variables"] == ["REQUESTS_CA_BUNDLE"]
+    assert "/gone/ca.pem" in told["certificates"]["said"]
+
+
+@LINUX
+def test_a_limit_is_told_with_the_act_that_meets_it(home: Path) -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
+
+    told = tried(home, before=few)["failed"]
+
+    assert "File too large" in told["home.sparse"]["said"]
+    assert told["home.sparse"]["mount"]["place"]
+    # Who is root may lock as much as there is.
+    assert os.geteuid() == 0 or told["locked-memory"]["limit"] == "l"
+
+
+def test_an_act_that_hangs_or_ends_its_process_holds_up_no_other(home: Path) -> None:
+    text = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(HERE)!r})
+from yoked.probe import acts, folder_acts, process_acts
+
+acts._ACT_S = 0.3
+folder_acts.is_busy = lambda: False
+fine = lambda: None
+ends = lambda: os.kill(os.getpid(), signal.SIGSYS)
+process_acts.acts = lambda: {{
+    "one": fine, "hangs": lambda: time.sleep(60), "two": fine, "ends": ends, "three": fine,
+    "tmp.fsync": lambda: time.sleep(60),
+}}
+sys.exit(acts.main(sys.argv))
+"""
+    told = tried(home, text)
+
+    assert told["worked"] == ["one", "two", "three"]
+    assert told["failed"].keys() == {"hangs", "ends"}
+    assert told["failed"]["hangs"]["said"] == "no end in 0.3 s"
+    assert told["failed"]["ends"]["said"].startswith(f"it ends with signal {int(signal.SIGSYS)}")
+
+
+@LINUX
+def test_who_holds_inotify_instances_is_told(home: Path) -> None:
+    text = f"""
+import ctypes, json, os, sys
+sys.path.insert(0, {str(HERE)!r})
+from yoked.probe.process_acts import _holders
+
+ctypes.CDLL(None).inotify_init1(0)
+told = {{"holders": _holders(), "own": os.getpid()}}
+print(json.dumps({{"has": {{"acts": told}}}}))
+"""
+    told = tried(home, text)
+
+    assert [each["count"] for each in told["holders"] if each["pid"] == told["own"]] in ([1], [])
