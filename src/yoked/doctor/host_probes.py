@@ -119,8 +119,6 @@ class HostProbe:
         addresses of the others.
         """
         limit_s = 2.5 if profile.looks_twice else 1.0
-        if profile.looks_twice:
-            self._ask_later("acts", self._begin_acts)
         self._ask_later(
             *("health", self._ask_health, profile.asks),
             timeout_s=limit_s + _SLACK_S,
@@ -131,6 +129,8 @@ class HostProbe:
             sudo=profile.sudo,
         )
         if profile.looks_twice:
+            # Behind what measures: these take a tenth of a second of a core.
+            self._ask_later("acts", self._begin_acts)
             self._ask_later("launch", self.ask, "small_launch", timeout_s=_FILES_S)
 
     def _ask_health(self, asks: Mapping[str, Sequence[str]], **args: Any) -> Any:
@@ -208,6 +208,12 @@ class HostProbe:
     def begin_training(self, python: str) -> None:
         """Import all of torch."""
         self.trials["train"] = RankProbe(self, python, "train", self._modules)
+
+    def await_acts(self) -> None:
+        """Wait for what programs do first, which is tried since its health is known."""
+        self._waiting["acts"].result()
+        if (trial := self.trials.get("acts")) is not None:
+            trial.await_any("ended", "failed", until_s=time.monotonic() + _ACTS_S)
 
     def find_culprits(self) -> None:
         """Have the agent find out what keeps the interpreter from working, where it does not, and
@@ -436,11 +442,8 @@ class HostProbes:
             probe.begin_health(names, others, self._profile)
 
     def await_acts(self) -> None:
-        """Wait for what programs do first, which is tried on all hosts since they were dialled."""
-        until_s = time.monotonic() + _ACTS_S
-        for probe in self.here.values():
-            if (trial := probe.trials.get("acts")) is not None:
-                trial.await_any("ended", "failed", until_s=until_s)
+        """Wait for what programs do first on all hosts."""
+        list(self._pool.map(HostProbe.await_acts, self.here.values()))
 
     def await_versions(self, until_s: float) -> None:
         """Wait for trials that tell versions alone."""

@@ -41,6 +41,8 @@ _LOCKED_BYTES = 16_384
 _LARGE_BYTES = 100_000
 _MODULES = ("bz2", "ctypes", "lzma", "sqlite3", "ssl", "uuid", "zlib")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+# sun_path of unix(7), of Linux and macOS.
+_LONGEST_SOCKET = 103
 # Of linux/auxvec.h.
 _AT_SECURE = 23
 _MOST_HOLDERS, _MOST_SAID = 3, 160
@@ -179,9 +181,11 @@ def _socketpair() -> None:
 
 
 def _unix_socket() -> None:
-    """One whose path is as long as those of multiprocessing."""
     with folder_for_files(folders()["tmp"]) as folder:
         path = str(folder / "listener-x")
+        if len(path) > _LONGEST_SOCKET:
+            # The folder's name is told by itself: `tmp-missing` of the doctor.
+            raise UntriedError
         with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
             server.bind(path)
             server.listen()
@@ -190,23 +194,36 @@ def _unix_socket() -> None:
 
 def _request() -> None:
     """Ask a server on this host, as programs ask one for metrics, or a tokenizer."""
+    names = [each for each in os.environ if each.lower() == "http_proxy"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=_answer, args=(server,), daemon=True).start()
+        if names:
+            _ask_as_told(port, names)
+            return
+        # As urllib does then, which takes longer to import than all the rest.
+        with socket.create_connection(("127.0.0.1", port), _REQUEST_S) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            with client.makefile("rb") as answer:
+                require(answer.read().endswith(b"ok"), "another server answered")
+
+
+def _ask_as_told(port: int, names: list[str]) -> None:
+    """The same where variables name a proxy."""
     from urllib import request
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        threading.Thread(target=_answer, args=(server,), daemon=True).start()
-        try:
-            said = request.urlopen(url, timeout=_REQUEST_S).read()
-            require(said == b"ok", "another server answered")
-        except Exception as problem:
-            proxy = request.getproxies().get("http")
-            if not proxy or request.proxy_bypass("127.0.0.1"):
-                raise
-            names = [each for each in os.environ if each.lower() == "http_proxy"]
-            # It may be named with user and password.
-            shown = f"//{proxy.rpartition('@')[2].rpartition('//')[2]}"
-            words = f"{in_words(problem)}; it goes to the proxy {shown}"
-            raise FailedError(words[:_MOST_SAID], variables=names) from problem
+    try:
+        said = request.urlopen(f"http://127.0.0.1:{port}/", timeout=_REQUEST_S).read()
+        require(said == b"ok", "another server answered")
+    except Exception as problem:
+        proxy = request.getproxies().get("http")
+        if not proxy or request.proxy_bypass("127.0.0.1"):
+            raise
+        # It may be named with user and password.
+        shown = f"//{proxy.rpartition('@')[2].rpartition('//')[2]}"
+        said = in_words(problem) if isinstance(problem, OSError) else type(problem).__name__
+        words = f"{said}; it goes to the proxy {shown}"
+        raise FailedError(words[:_MOST_SAID], variables=names) from problem
 
 
 def _answer(server: socket.socket) -> None:
@@ -269,7 +286,8 @@ def _certificates() -> None:
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for name in _CERTIFICATES:
         value = os.environ.get(name)
-        if value and not Path(value).exists():
+        # SSL_CERT_DIR may name several.
+        if value and not any(Path(each).exists() for each in value.split(os.pathsep)):
             raise FailedError(f"{name} names {value[:80]}, which is not there", variables=[name])
 
 

@@ -844,6 +844,12 @@ CASES = (
     # what programs do first
     Case("program-acts", acted("thread", said="RuntimeError: can't start new thread")),
     Case("program-acts", acted("thread"), ("garage",)),
+    Case("program-acts", lambda: told(
+        acted("shared-memory", said="OSError: [Errno 30] Read-only file system")(), "garage",
+        "health/folders/shm", {"path": "/dev/shm", "exists": True, "writable": False})),
+    Case("program-acts", lambda: told(
+        acted("inotify", said="PermissionError: [Errno 1] Operation not permitted")(), "garage",
+        "torch/acts/seccomp", True), severity="warning"),
     Case("program-acts", acted("request", variables=["http_proxy"]), severity="warning"),
     Case("program-acts", acted("locked-memory", limit="l"), severity="warning"),
     Case("program-acts", acted("secure", file="/usr/bin/python3.11", by="capability"),

@@ -550,6 +550,19 @@ def asked(
 ACTS = ("thread", "child", "request", "inotify", "locked-memory", "secure", "home.map", "home.link")
 
 
+ACTS = (
+    "thread",
+    "child",
+    "shared-memory",
+    "request",
+    "inotify",
+    "locked-memory",
+    "secure",
+    "home.map",
+    "home.link",
+)
+
+
 def acted(*names: str, **failure: Any) -> Callable[..., Examination]:
     """Acts that fail on garage, or on these hosts, and work on the others."""
 

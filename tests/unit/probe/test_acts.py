@@ -153,3 +153,13 @@ print(json.dumps({{"has": {{"acts": told}}}}))
     told = tried(home, text)
 
     assert [each["count"] for each in told["holders"] if each["pid"] == told["own"]] in ([1], [])
+
+
+def test_a_folder_whose_name_is_too_long_for_sockets_is_told_elsewhere(home: Path) -> None:
+    folder = home / ("n" * 90)
+    folder.mkdir()
+
+    told = tried(home, TMPDIR=str(folder))
+
+    assert "unix-socket" not in {*told["worked"], *told["failed"]}
+    assert "tmp.map" in told["worked"]

@@ -115,7 +115,7 @@ def _words(name: str) -> str | None:
     "or yoked need it.",
     fix="Takes the variable or the limit out of the start file; else by hand, with the line for "
     "the mount, the program or the file that is to blame.",
-    explains=("world-failed",),
+    explains=("world-failed", "shared-memory"),
 )
 def program_acts(seen: Examination) -> Iterator[Match]:
     told = {host.name: acts for host in seen.up if (acts := mapping(at(host.torch, "acts")))}
@@ -129,13 +129,14 @@ def program_acts(seen: Examination) -> Iterator[Match]:
         for failures in groups.values():
             severity = _severity(seen, failures)
             others = [each for each in told if all(act in told[each]["worked"] for act in failures)]
+            is_filtered = own.get("seccomp") is True
             yield Match(
                 name,
-                *_mended(host, failures),
+                *_mended(host, failures, is_filtered=is_filtered),
                 severity=severity,
                 how="secure" if "secure" in failures else severity,
                 elsewhere=f", and not on {listed(others)}," if others else "",
-                what=listed(_shown(host, failures, is_filtered=bool(own.get("seccomp")))),
+                what=listed(_shown(host, failures, is_filtered=is_filtered)),
             )
 
 
@@ -183,14 +184,30 @@ def _evidence(host: HostSeen, failure: Mapping[str, Any], *, is_filtered: bool) 
         words.append(f"{failure['file']} has a capability of its own (setcap)")
     if failure.get("by") == "mode":
         words.append(f"{failure['file']} is setuid or setgid")
-    if is_filtered and any(each in words[0] for each in _FILTERED):
+    if is_filtered and _is_filtered(failure):
         words.append("a filter of system calls, seccomp, is in force there")
     return "; ".join(words)
 
 
-def _mended(host: HostSeen, failures: Mapping[str, Mapping[str, Any]]) -> tuple[Fix, ...]:
+def _is_filtered(failure: Mapping[str, Any]) -> bool:
+    """Whether a filter of system calls may have answered, where there is one."""
+    return any(each in str(failure["said"]) for each in _FILTERED)
+
+
+def _mended(
+    host: HostSeen, failures: Mapping[str, Mapping[str, Any]], *, is_filtered: bool
+) -> tuple[Fix, ...]:
     # One mount may be to blame for several.
     known = dict.fromkeys(fix for act, each in failures.items() for fix in _mend(host, act, each))
+    if not known and is_filtered and any(_is_filtered(each) for each in failures.values()):
+        return (
+            by_hand(
+                host.name,
+                "lift that filter: SystemCallFilter= of the ssh server's unit (`systemctl cat ssh "
+                "sshd`); of a container --security-opt seccomp=, by an older runtime than the "
+                "system in it",
+            ),
+        )
     look = by_hand(
         host.name,
         "mend what is said there; `grep -E 'Seccomp|NoNewPrivs|SigBlk' /proc/self/status`, "
@@ -215,7 +232,7 @@ def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]
             "container have it; lift it there, and log in anew",
         )
         yield from lines_out(host, str(letter), look)
-    if act == "inotify":
+    if act == "inotify" and "PermissionError" not in str(failure["said"]):
         holders = failure.get("holders") or ()
         for each in holders[:1]:
             yield by_hand(
@@ -236,7 +253,9 @@ def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]
         )
     if act == "secure" and failure.get("by") == "mode":
         yield by_hand(host.name, "sudo chmod ug-s {file}", file=str(failure["file"]))
-    if act in ("semaphore", "shared-memory") and "No space" in str(failure["said"]):
+    is_closed = part(host, "folders", "shm", "writable") is False
+    is_of_shm = act in ("semaphore", "shared-memory")
+    if is_of_shm and (is_closed or "No space" in str(failure["said"])):
         yield grow_shared_memory(host.name)
     if mount := failure.get("mount"):
         yield by_hand(

@@ -65,7 +65,7 @@ def _needed_bytes(seen: Examination, host: HostSeen) -> int:
     cause="The disk, or the user's quota, is full. A checkpoint has weights and the "
     "optimizer's state, and a new one is whole before an old one goes.",
     fix="By hand: only you know what can go.",
-    explains=("world-failed", "folder-denied"),
+    explains=("program-acts", "world-failed", "folder-denied"),
 )
 def disk_full(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -112,7 +112,7 @@ def _is_full(folder: Folder, needed_bytes: int) -> bool:
     symptom="`No space left on device`, although `df` shows room; `df -i` shows none.",
     cause="Millions of small files: caches, mails, container layers.",
     fix="By hand.",
-    explains=("disk-full", "folder-denied", "world-failed"),
+    explains=("program-acts", "disk-full", "folder-denied", "world-failed"),
 )
 def no_inodes(seen: Examination) -> Iterator[Match]:
     def is_empty(folder: Folder) -> bool:
@@ -301,7 +301,7 @@ def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
     symptom="A process that cannot be killed, state D; `ls` hangs.",
     cause="A network folder whose server is gone.",
     fix="By hand.",
-    explains=("world-failed", "agent-failed"),
+    explains=("program-acts", "world-failed", "agent-failed"),
 )
 def folder_hangs(seen: Examination) -> Iterator[Match]:
     def is_hung(folder: Folder) -> bool:

@@ -109,7 +109,14 @@ def _short_of(seen: Examination, errors: frozenset[str]) -> set[str]:
     symptom="`OSError: [Errno 24] Too many open files`.",
     cause=f"A low limit: {_TERMS}.",
     on_cluster="Slurm hands the limits of the login node down (`PropagateResourceLimits`).",
-    explains=("world-failed", "torch-import", "dial-failed", "torch-missing", "agent-failed"),
+    explains=(
+        "program-acts",
+        "world-failed",
+        "torch-import",
+        "dial-failed",
+        "torch-missing",
+        "agent-failed",
+    ),
 )
 def open_files(seen: Examination) -> Iterator[Match]:
     starved = _short_of(seen, NO_DESCRIPTORS)
@@ -136,7 +143,7 @@ def open_files(seen: Examination) -> Iterator[Match]:
     "unavailable`, `OpenBLAS blas_thread_init: pthread_create failed`.",
     cause=f"A low limit: {_TERMS}; a container's pids limit; or a low kernel.pid_max.",
     on_cluster="Kubernetes: `podPidsLimit` of the kubelet.",
-    explains=("world-failed", "torch-import", "torch-missing", "agent-failed"),
+    explains=("program-acts", "world-failed", "torch-import", "torch-missing", "agent-failed"),
 )
 def process_limit(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -179,7 +186,14 @@ def process_limit(seen: Examination) -> Iterator[Match]:
     symptom="`ImportError: libtorch_cpu.so: failed to map segment from shared object`.",
     cause=f"A low limit of addresses, data or stack: {_TERMS}.",
     on_cluster="Grid Engine's h_vmem does the same.",
-    explains=("world-failed", "torch-import", "torch-missing", "memory", "agent-failed"),
+    explains=(
+        "program-acts",
+        "world-failed",
+        "torch-import",
+        "torch-missing",
+        "memory",
+        "agent-failed",
+    ),
 )
 def address_space(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
