@@ -18,6 +18,12 @@ from yoked.shape import is_int
 
 # What Python says where the system gives it no thread.
 _NO_THREAD = "can't start new thread"
+_A_LIMIT = "a limit of the user's processes, as `ulimit -a` shows it"
+_A_FILTER = (
+    "its kernel answers clone3 with {}, and no other system call for threads is tried then. A "
+    "filter of system calls (seccomp) does that, as of a container runtime that is older than the "
+    "system in the container"
+)
 # Its number on all processors but Alpha. Source: clone(2), linux/sched.h.
 _CLONE3 = 435
 
@@ -127,7 +133,7 @@ def _expected(problem: Exception) -> YokedError | None:
     if isinstance(problem, YokedError):
         return problem
     if isinstance(problem, MemoryError):
-        return fault("host-exhausted", problem=repr(problem))
+        return fault("host-exhausted", problem=repr(problem), why=_A_LIMIT)
     if str(problem) == _NO_THREAD:
         return _no_thread(problem)
     # A call's module is imported when it is asked for.
@@ -150,5 +156,6 @@ def _no_thread(problem: Exception) -> YokedError:
             symbol = errno.errorcode.get(ctypes.get_errno(), "")
             # Without a word of what to start, a kernel starts nothing: EINVAL.
             if symbol not in ("EINVAL", "ENOSYS"):
-                return fault("no-threads", problem=repr(problem), symbol=symbol)
-    return fault("host-exhausted", problem=repr(problem))
+                why = _A_FILTER.format(symbol)
+                return fault("host-exhausted", problem=repr(problem), why=why)
+    return fault("host-exhausted", problem=repr(problem), why=_A_LIMIT)

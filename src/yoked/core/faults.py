@@ -165,18 +165,10 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "host-exhausted": Fault(
         HostError,
-        "the host gives no more memory or threads ({problem}): a limit of the user's "
-        "processes, as `ulimit -a` shows it",
-        ("take out `ulimit -v` and `ulimit -u` from the shell's start files on that host",),
-    ),
-    "no-threads": Fault(
-        HostError,
-        "the host starts no thread ({problem}): its kernel answers clone3 with {symbol}, and any "
-        "other system call for threads is not tried then. A filter of system calls (seccomp) does "
-        "that, as of a container runtime that is older than the system in the container",
+        "the host gives no more memory or threads ({problem}): {why}",
         (
-            "on the machine that has the container, renew Docker (20.10.10) and libseccomp (2.5.2)",
-            "until then: start the container with `--security-opt seccomp=unconfined`",
+            "take out `ulimit -v` and `ulimit -u` from the shell's start files on that host",
+            "where it is a filter: renew Docker (20.10.10), and libseccomp (2.5.2), around it",
         ),
     ),
     "install-running": Fault(

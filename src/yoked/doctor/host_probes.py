@@ -38,7 +38,7 @@ LOAD_S = 12.0
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
 # What an agent answers that can start no thread.
-_OF_THREADS = ("no-threads", "host-exhausted")
+_NO_THREAD = "host-exhausted"
 # The last look is answered at once, or tells nothing.
 _LAST_S = 2.0
 # A Python that has said nothing for so long does not start; and how long its agent may try to find
@@ -147,7 +147,7 @@ class HostProbe:
             return self.call(name, timeout_s=timeout_s, **args)
         except YokedError as problem:
             self._unanswered[name] = problem.what.removeprefix(f"{self.host.name}: ")
-            self._refused = problem if problem.code in _OF_THREADS else self._refused
+            self._refused = problem if problem.code == _NO_THREAD else self._refused
             return None
 
     def call(self, name: str, *, data: bytes = b"", timeout_s: float = _CALL_S, **args: Any) -> Any:
@@ -291,7 +291,8 @@ class HostProbe:
         if self._refused is not None:
             what = self._refused.what.removeprefix(f"{self.host.name}: ")
             said = f"its agent came up, and says: {what}"
-            return SshFailure("python", said, tuple(self._refused.fix), cause=self._refused.code)
+            cause = "no-threads" if "seccomp" in str(self._refused.params["why"]) else _NO_THREAD
+            return SshFailure("python", said, tuple(self._refused.fix), cause=cause)
         return SshFailure("timeout", "its agent came up, and then fell silent", cause="silent")
 
     def end_trials(self) -> None:

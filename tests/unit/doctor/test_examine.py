@@ -588,7 +588,8 @@ def test_a_host_that_falls_silent_is_not_taken_for_a_healthy_one(first: tuple[st
 def test_a_host_that_starts_no_thread_is_told_in_its_own_words() -> None:
     class Refusing(FakeAgent):
         def call(self, name: str, **args: Any) -> Any:
-            raise fault("no-threads", problem="RuntimeError()", symbol="EPERM")
+            why = "its kernel answers clone3 with EPERM, by seccomp"
+            raise fault("host-exhausted", problem="RuntimeError()", why=why)
 
         stream = call
 

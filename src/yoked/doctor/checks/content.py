@@ -11,7 +11,7 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import at, mapping, part
-from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.repairs.base import by_hand, by_hand_later
 from yoked.doctor.repairs.fleet import fleet_flag
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import Line, command_line, joined, path_word, shell_line
@@ -249,11 +249,15 @@ def _from_bad_disk(seen: Examination, host: HostSeen, name: str) -> Iterator[Fix
 
 
 _USE_MENDS = {
-    "locks": "turn the locks of that mount on (`findmnt -T {folder}`: lockd of NFS, -o flock of "
-    "Lustre), or copy the data to a disk of the host; for HDF5 alone: export "
-    "HDF5_USE_FILE_LOCKING=FALSE",
-    "maps": "mount it with a page cache (`findmnt -T {folder}` shows it: cache=mmap or loose of "
-    "9p, sshfs and rclone without direct_io), or copy the data to a disk of the host",
+    "locks": by_hand_later(
+        "turn the locks of that mount on (`findmnt -T {folder}`: lockd of NFS, -o flock of "
+        "Lustre), or copy the data to a disk of the host; for HDF5 alone: export "
+        "HDF5_USE_FILE_LOCKING=FALSE"
+    ),
+    "maps": by_hand_later(
+        "mount it with a page cache (`findmnt -T {folder}` shows it: cache=mmap or loose of "
+        "9p, sshfs and rclone without direct_io), or copy the data to a disk of the host"
+    ),
 }
 
 
@@ -266,7 +270,7 @@ def _of_no_use(seen: Examination) -> Iterator[Match]:
             mount = _mount_words(seen.host(name))
             yield Match(
                 name,
-                by_hand(name, _USE_MENDS[how], folder=place_of(seen)),
+                _USE_MENDS[how](name, folder=place_of(seen)),
                 severity="error" if how == "maps" else "warning",
                 how=how,
                 described=why,
