@@ -25,8 +25,8 @@ from tests.unit.doctor.builders import (
 from tests.unit.doctor.troubles import (
     TWO_HOPS,
     Make,
-    asked,
     acted,
+    asked,
     behind_router,
     by_vpn,
     code,
