@@ -28,10 +28,8 @@ from yoked.remote.client import AgentClient, Part, RemoteBug
 from yoked.remote.connect import connect_host
 
 _CALL_S = 5.0
-# How long ssh may take.
-_PATIENCE_S = 4
-# How long an answer may take beyond what it tells of.
-_SLACK_S = 1.0
+# How long ssh may take, and an answer beyond what it tells of.
+_PATIENCE_S, _SLACK_S = 4, 1.0
 # Until Gloo's library is loaded: from a cold disk it is half a gigabyte.
 LOAD_S = 12.0
 # How long all of torch waits for a small world, which the cores are needed for.

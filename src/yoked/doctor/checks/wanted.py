@@ -477,8 +477,7 @@ def _caches(seen: Examination) -> Iterator[Match]:
 
 
 def _revision(own: Mapping[str, Any]) -> str:
-    count = len(mapping(own["files"]))
-    files = f" with {plural(count, 'file')}" if count else ""
+    files = f" with {plural(len(own['files']), 'file')}" if own["files"] else ""
     return "missing" if own["revision"] is None else f"at {own['revision']}{files}"
 
 
