@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from yoked.core.faults import fault
 from yoked.core.fs import read_json
 from yoked.errors import YokedError
-from yoked.journal import read
 from yoked.report.drawing import (
     BLUE,
     GREY,
@@ -22,7 +21,7 @@ from yoked.report.drawing import (
     legend_above,
     save,
 )
-from yoked.shape import amount, misfit, quantity
+from yoked.report.metrics import EvaluationLine, ResumedLine, lines_that_count
 from yoked.units import format_count
 
 if TYPE_CHECKING:
@@ -38,15 +37,6 @@ _GRID = {
 # Standard deviation of the smoothing weights, as a fraction of the run.
 _SMOOTHING_FRACTION = 0.01
 _MAX_SMOOTHING_STEPS = 200.0
-# What is read of a line: tokens are a number, or one by rank.
-_RESUMED = {"resumed_at": amount}
-_LINE = {
-    "attempt?": amount,
-    "step": amount,
-    "val_bpb?": (quantity, None),
-    "loss?": (quantity, None),
-    "tokens?": (quantity, [quantity]),
-}
 
 
 @dataclass(frozen=True)
@@ -73,54 +63,32 @@ class Curve:
 def read_curve(metrics: Path) -> Curve:
     """Read the loss curve of the attempts that were not superseded.
 
-    A line with `resumed_at` supersedes all earlier lines from that step on. If a step is still
-    there twice, the highest attempt counts. Raises YokedError for lines that no run writes.
+    Raises YokedError for lines that no run writes.
     """
-    training: dict[int, dict[str, Any]] = {}
-    evaluations: dict[int, dict[str, Any]] = {}
-    resumed: set[int] = set()
-    for number, line in enumerate(read(metrics), start=1):
-        # A run that was brought here may have been written by anybody.
-        if (why := misfit(line, _RESUMED if "resumed_at" in line else _LINE)) is not None:
-            raise YokedError(
-                f"{metrics}:{number} is no line of a run: {why}", fix=f"remove line {number}"
-            )
-        if "resumed_at" in line:
-            resumed_at = line["resumed_at"]
-            # A training line has the index of its step; an evaluation has the steps before it.
-            _drop_from(training, resumed_at)
-            _drop_from(evaluations, resumed_at + 1)
-            resumed = {step for step in resumed if step < resumed_at} | {resumed_at}
-        elif line.get("val_bpb") is not None:
-            _keep_latest_attempt(evaluations, line)
-        elif line.get("loss") is not None:
-            _keep_latest_attempt(training, line)
-    ordered = [training[step] for step in sorted(training)]
-    tokens, total = [], 0.0
-    for line in ordered:
-        of_step = line.get("tokens", 0)
-        total += sum(of_step) if isinstance(of_step, list) else of_step
-        tokens.append(total)
+    steps, losses, tokens, total = list[int](), list[float](), list[float](), 0.0
+    evaluations: dict[int, float] = {}
+    resumed: list[int] = []
+    for line in lines_that_count(metrics):
+        if isinstance(line, ResumedLine):
+            resumed.append(line.step)
+        elif isinstance(line, EvaluationLine):
+            if line.val_bpb is not None:
+                evaluations[line.step] = line.val_bpb
+        elif line.loss is not None:
+            total += line.tokens
+            steps.append(line.step)
+            losses.append(line.loss)
+            tokens.append(total)
+    # One that began anew, or has taken no step yet, parts nothing from nothing.
+    parts = {step for step in steps[1:] if step in resumed}
     return Curve(
-        steps=sorted(training),
-        losses=[float(line["loss"]) for line in ordered],
-        tokens=tokens,
+        steps,
+        losses,
+        tokens,
         eval_steps=sorted(evaluations),
-        eval_bpb=[float(evaluations[step]["val_bpb"]) for step in sorted(evaluations)],
-        # One that began anew, or has taken no step yet, parts nothing from nothing.
-        resumed=sorted(step for step in resumed if step in training and step > min(training)),
+        eval_bpb=[evaluations[step] for step in sorted(evaluations)],
+        resumed=sorted(parts),
     )
-
-
-def _drop_from(lines: dict[int, dict[str, Any]], first: int) -> None:
-    for step in [step for step in lines if step >= first]:
-        del lines[step]
-
-
-def _keep_latest_attempt(lines: dict[int, dict[str, Any]], line: dict[str, Any]) -> None:
-    step = line["step"]
-    if step not in lines or line.get("attempt", 0) >= lines[step].get("attempt", 0):
-        lines[step] = line
 
 
 def smooth(values: list[float], span: float) -> list[float]:

@@ -1,0 +1,328 @@
+"""What a run measured: the lines of metrics.jsonl that count, and sums of them in bounded memory.
+
+A run of a million steps has hundreds of megabytes of lines. They are read one by one, and what is
+drawn of them is averaged over neighbouring steps.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from yoked.errors import YokedError
+from yoked.journal import read
+from yoked.shape import amount
+
+# Of a rank in a step, in seconds; what is left of the step's time is none of these.
+RANK_TIMES = ("compute_s", "comm_s", "wait_s")
+_RANK_FIGURES = (*RANK_TIMES, "head_s", "tokens", "bytes_sent")
+_NUMBERS = (int, float)
+# Points that a chart has at most; between half of it and it, once a run is as long.
+MOST_POINTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """A step. step: its index. loss: nats a token; None: it was no number. dt_s: its duration, 0 of
+    a line that has none. by_rank: what each rank did, by the names of `_RANK_FIGURES`; empty where
+    the line does not tell.
+    """
+
+    attempt: int
+    step: int
+    loss: float | None
+    dt_s: float
+    tokens: float
+    by_rank: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationLine:
+    """step: how many steps it came after. val_bpb: bits per byte; None: it was no number."""
+
+    attempt: int
+    step: int
+    val_bpb: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedLine:
+    """Earlier attempts' lines from step on do not count."""
+
+    attempt: int
+    step: int
+
+
+Line = StepLine | EvaluationLine | ResumedLine
+
+
+def read_lines(metrics: Path) -> Iterator[Line]:
+    """All lines of a run, in their order. Raises YokedError for a line that no run writes."""
+    for number, line in enumerate(read(metrics), start=1):
+        # A run that was brought here may have been written by anybody.
+        try:
+            found = _line_of(line)
+        except ValueError as problem:
+            raise YokedError(
+                f"{metrics}:{number} is no line of a run: {problem}", fix=f"remove line {number}"
+            ) from problem
+        if found is not None:
+            yield found
+
+
+def lines_that_count(metrics: Path) -> Iterator[Line]:
+    """The lines that no later attempt superseded, in their order: each step comes once.
+
+    Raises YokedError for a line that no run writes.
+    """
+    ends = deque(_ends(read_lines(metrics)))
+    for place, line in enumerate(read_lines(metrics)):
+        is_end = bool(ends) and ends[0].place == place
+        if is_end:
+            ends.popleft()
+        if isinstance(line, ResumedLine):
+            if is_end:
+                yield line
+            continue
+        # An evaluation has the number of the steps before it, a step has its index.
+        index = line.step - isinstance(line, EvaluationLine)
+        if not ends or index < ends[0].step:
+            yield line
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Lines before this place do not count from this step on."""
+
+    place: int
+    step: int
+
+
+def _ends(lines: Iterator[Line]) -> list[_End]:
+    """Where an attempt went on, or began anew. The first that is ahead has the lowest step: one
+    with a lower step makes those before it superfluous.
+    """
+    ends: list[_End] = []
+    attempt = -1
+    for place, line in enumerate(lines):
+        if isinstance(line, EvaluationLine):
+            continue
+        if isinstance(line, ResumedLine) or line.attempt > attempt >= 0:
+            while ends and ends[-1].step >= line.step:
+                ends.pop()
+            ends.append(_End(place, line.step))
+        attempt = max(attempt, line.attempt)
+    return ends
+
+
+def _line_of(line: Mapping[str, Any]) -> Line | None:
+    """None: a line of another kind. Raises ValueError."""
+    attempt = _amount(line, "attempt", 0)
+    if "resumed_at" in line:
+        return ResumedLine(attempt, _amount(line, "resumed_at"))
+    step = _amount(line, "step")
+    if "val_bpb" in line:
+        return EvaluationLine(attempt, step, _figure(line, "val_bpb"))
+    if "loss" not in line:
+        return None
+    tokens = line.get("tokens", 0)
+    by_rank = {}
+    if isinstance(tokens, list):
+        by_rank = {
+            name: _figures(line, name, len(tokens)) for name in _RANK_FIGURES if name in line
+        }
+        total = sum(by_rank["tokens"])
+    else:
+        total = _figure(line, "tokens") or 0.0
+    return StepLine(
+        attempt, step, _figure(line, "loss"), _figure(line, "dt_s") or 0.0, total, by_rank
+    )
+
+
+def _amount(line: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = line.get(name, default)
+    if not amount(value):
+        raise ValueError(f"{name} is {value!r:.60}")
+    found: int = value
+    return found
+
+
+def _figure(line: Mapping[str, Any], name: str) -> float | None:
+    value = line.get(name)
+    if value is None:
+        return None
+    if type(value) not in _NUMBERS or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {value!r:.60}")
+    return float(value)
+
+
+def _figures(line: Mapping[str, Any], name: str, ranks: int) -> Sequence[float]:
+    values = line[name]
+    is_list = isinstance(values, list) and len(values) == ranks
+    if not is_list or not all(type(each) in _NUMBERS and 0 <= each < math.inf for each in values):
+        raise ValueError(f"{name} is no list of {ranks} figures")
+    found: list[float] = values
+    return found
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Neighbouring steps. last_step: the last one's index. tokens, dt_s: sums; losses: how many
+    have a loss, loss: their sum, low and high: the least and the greatest. by_rank: sums of each of
+    RANK_TIMES, rank after rank.
+    """
+
+    last_step: int
+    steps: int = 0
+    tokens: float = 0.0
+    dt_s: float = 0.0
+    losses: int = 0
+    loss: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    by_rank: list[float] = field(default_factory=list)
+
+    def add(self, other: Bucket) -> None:
+        """Take in the steps that come next."""
+        self.last_step = other.last_step
+        self.steps += other.steps
+        self.tokens += other.tokens
+        self.dt_s += other.dt_s
+        self.losses += other.losses
+        self.loss += other.loss
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        # A start on more hosts has more ranks.
+        self.by_rank += [0.0] * (len(other.by_rank) - len(self.by_rank))
+        for place, value in enumerate(other.by_rank):
+            self.by_rank[place] += value
+
+
+def _bucket_of(line: StepLine) -> Bucket:
+    times = [line.by_rank.get(name, ()) for name in RANK_TIMES]
+    by_rank = [value for rank in zip(*times, strict=True) for value in rank] if all(times) else []
+    bucket = Bucket(line.step, 1, line.tokens, line.dt_s, by_rank=by_rank)
+    if line.loss is not None:
+        bucket.losses, bucket.loss = 1, line.loss
+        bucket.low = bucket.high = line.loss
+    return bucket
+
+
+class Buckets:
+    """Steps in their order, in at most so many buckets. All but the last are equally wide."""
+
+    def __init__(self, most: int = MOST_POINTS) -> None:
+        self._most = most
+        self.width = 1
+        self.buckets: list[Bucket] = []
+
+    def add(self, line: StepLine) -> None:
+        """Take in the next step."""
+        new = _bucket_of(line)
+        if self.buckets and self.buckets[-1].steps < self.width:
+            self.buckets[-1].add(new)
+            return
+        if len(self.buckets) == self._most:
+            for one, next_one in zip(self.buckets[::2], self.buckets[1::2], strict=True):
+                one.add(next_one)
+            self.buckets = self.buckets[::2]
+            self.width *= 2
+        self.buckets.append(new)
+
+
+@dataclass
+class RankSums:
+    """A rank over all steps: seconds, tokens and bytes. kept_waiting_s: by rank, how long others
+    waited in steps in which this one was the last to be done.
+    """
+
+    tokens: float = 0.0
+    compute_s: float = 0.0
+    comm_s: float = 0.0
+    wait_s: float = 0.0
+    head_s: float = 0.0
+    bytes_sent: float = 0.0
+    kept_waiting_s: dict[int, float] = field(default_factory=dict)
+
+
+class RunMetrics:
+    """The sums of a run's metrics.jsonl.
+
+    step_s: of the steps after each start's first one, which compiles and warms up. evaluations:
+    bits per byte, by how many steps they came after. resumed: steps at which a later attempt went
+    on.
+    """
+
+    def __init__(self, most_points: int = MOST_POINTS) -> None:
+        self.curve = Buckets(most_points)
+        self.ranks: list[RankSums] = []
+        self.step_s = array("d")
+        self.steps = 0
+        self.tokens = 0.0
+        self.elapsed_s = 0.0
+        self.first_step_s: float | None = None
+        self.last: StepLine | None = None
+        self.evaluations: dict[int, float] = {}
+        self.resumed: list[int] = []
+        self._attempts: set[int] = set()
+
+    def add(self, line: Line) -> None:
+        """Take in the next line that counts."""
+        if isinstance(line, ResumedLine):
+            self.resumed.append(line.step)
+            return
+        if isinstance(line, EvaluationLine):
+            if line.val_bpb is not None:
+                self.evaluations[line.step] = line.val_bpb
+            return
+        self.curve.add(line)
+        self.steps += 1
+        self.tokens += line.tokens
+        self.elapsed_s += line.dt_s
+        if line.attempt in self._attempts:
+            self.step_s.append(line.dt_s)
+        elif self.first_step_s is None:
+            self.first_step_s = line.dt_s
+        self._attempts.add(line.attempt)
+        self.last = line
+        self._add_ranks(line.by_rank)
+
+    def _add_ranks(self, by_rank: Mapping[str, Sequence[float]]) -> None:
+        count = len(by_rank.get("tokens", ()))
+        self.ranks += [RankSums() for _ in range(count - len(self.ranks))]
+        for name, values in by_rank.items():
+            for rank, value in zip(self.ranks, values, strict=False):
+                setattr(rank, name, getattr(rank, name) + value)
+        waits = by_rank.get("wait_s", ())
+        if len(waits) > 1:
+            # Whoever waits least is the one for whom the others wait.
+            slowest = min(range(len(waits)), key=waits.__getitem__)
+            kept = self.ranks[slowest].kept_waiting_s
+            for place, wait_s in enumerate(waits):
+                if place != slowest:
+                    kept[place] = kept.get(place, 0.0) + wait_s
+
+    @property
+    def median_step_s(self) -> float | None:
+        """Of the steps after each start's first one; of a run of one step, that one."""
+        return median(self.step_s) if self.step_s else self.first_step_s
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of the last step over the median step's time."""
+        step_s = self.median_step_s
+        return self.last.tokens / step_s if self.last is not None and step_s else None
+
+
+def read_metrics(metrics: Path, most_points: int = MOST_POINTS) -> RunMetrics:
+    """Sum up a run's lines. Raises YokedError for a line that no run writes."""
+    found = RunMetrics(most_points)
+    if metrics.is_file():
+        for line in lines_that_count(metrics):
+            found.add(line)
+    return found

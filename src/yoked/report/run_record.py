@@ -1,0 +1,151 @@
+"""A run's folder as it was left: what it was to be, what it measured, and what was said of it.
+
+Reading only: nothing here writes, asks a host or imports torch. Everything in the folder is
+foreign, as it may have been brought from somewhere: it has the types below, or is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from yoked.core.fs import read_json
+from yoked.core.schema import decode
+from yoked.errors import YokedError
+from yoked.journal import read
+from yoked.report.metrics import RunMetrics, read_metrics
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something that was chosen. measured: the figures that it was chosen by."""
+
+    name: str
+    value: str
+    reason: str
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """A rank's host, and what it trained with."""
+
+    name: str
+    rank: int | None = None
+    device: str | None = None
+    device_name: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    torch: str | None = None
+    python: str | None = None
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How long the run was to be."""
+
+    num_iterations: int | None = None
+    total_batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What it was foreseen to take."""
+
+    step_s: float | None = None
+    time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """run.json."""
+
+    run: str = ""
+    attempt: int = 1
+    started_s: float | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, float] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    horizon: Horizon = Horizon()
+    outlook: Outlook = Outlook()
+    choices: tuple[Choice, ...] = ()
+    hosts: tuple[RankFacts, ...] = ()
+
+    def host_of(self, rank: int) -> str:
+        """The name of a rank's host; empty where that is not on record."""
+        known = {each.rank: each.name for each in self.hosts}
+        return known.get(rank) or (self.hosts[rank].name if rank < len(self.hosts) else "")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What ended a run that failed, as result.json has it."""
+
+    cause: str
+    host: str
+    rank: int | None = None
+    evidence: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Best:
+    """The checkpoint that validation found best. step: after so many."""
+
+    step: int
+    val_bpb: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """result.json. state: None: there is none, so nobody knows of an end."""
+
+    state: str | None = None
+    best: Best | None = None
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run's folder. events: lines of events.jsonl, the oldest first."""
+
+    folder: Path
+    facts: Facts
+    outcome: Outcome
+    metrics: RunMetrics
+    events: tuple[Mapping[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.facts.run or self.folder.name
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run's folder. Raises YokedError for a file in it that no run writes."""
+    events = folder / "events.jsonl"
+    return RunRecord(
+        folder,
+        _decoded(folder / "run.json", Facts),
+        _decoded(folder / "result.json", Outcome),
+        read_metrics(folder / "metrics.jsonl"),
+        tuple(read(events)) if events.is_file() else (),
+    )
+
+
+def _decoded(path: Path, kind: type[_T]) -> _T:
+    """The object of a JSON file; one without content where there is no file."""
+    if not path.is_file():
+        return kind()
+    try:
+        found: _T = decode(kind, read_json(path) or {})
+    except ValueError as problem:
+        raise YokedError(
+            f"{path} is no file of a run: {problem}", fix=f"look at it, or move it away: {path}"
+        ) from problem
+    return found
