@@ -211,6 +211,17 @@ MISTAKES = {
         # It is a training.
         Mistake("fetch night --outputs out/", "yoked runs", ("yoked runs",)),
     ),
+    "report": (
+        Mistake("report nigt", "did you mean night?", ("yoked report night",)),
+        Mistake("report night --against nigt", "did you mean night?", ("yoked report night",)),
+        Mistake(
+            "report night --runs-dir elsewhere",
+            "--runs-dir",
+            ("yoked report night --runs-dir runs",),
+        ),
+        Mistake("report night --out nowhere/x.html", "mkdir", ("yoked report night",)),
+        meant("report night --aganst night", "report night --against night"),
+    ),
     "plot": (
         Mistake("plot nigt", "did you mean night?", ("yoked plot night",)),
         Mistake(

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,17 +135,18 @@ class PatientJournal(Journal):
             self.problem = problem
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path, loads: Callable[[bytes], Any] = json.loads) -> Iterator[dict[str, Any]]:
     """The events of a journal, oldest first, without a torn last line.
 
-    A line in the middle that is not a JSON object raises YokedError with its number.
+    loads: makes a value of a line, and raises ValueError. A line in the middle that is not a JSON
+    object raises YokedError with its number.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
             try:
-                event = json.loads(line)
+                event = loads(line)
             except (ValueError, RecursionError) as problem:
                 raise fault("log-damaged", path=path, number=number, problem=problem) from problem
             if not isinstance(event, dict):

@@ -53,6 +53,7 @@ _GROUPS = {
         "diagnose:command",
         "stop:command",
         "fetch:command",
+        "report:command",
         "plot:command",
         "sample:command",
         "chat:command",

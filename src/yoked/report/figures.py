@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from yoked.report.metrics import RANK_TIMES, Bucket, RankSums
@@ -36,7 +36,7 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
         "tokens": metrics.tokens,
         "elapsed_s": metrics.elapsed_s,
         "loss": metrics.last.loss if metrics.last is not None else None,
-        "val_bpb": list(metrics.evaluations.values())[-1] if metrics.evaluations else None,
+        "val_bpb": metrics.last_val_bpb,
         "best": record.outcome.best
         and {
             "step": record.outcome.best.step,
@@ -134,8 +134,8 @@ def _verdict(record: RunRecord) -> str:
         parts.append(f"{metrics.last.step + 1:,} steps, {format_count(metrics.tokens)} tokens")
         if metrics.last.loss is not None:
             parts.append(f"loss {metrics.last.loss:.4f}")
-    if metrics.evaluations:
-        parts.append(f"validation {list(metrics.evaluations.values())[-1]:.4f} bits per byte")
+    if metrics.last_val_bpb is not None:
+        parts.append(f"validation {metrics.last_val_bpb:.4f} bits per byte")
     if metrics.tokens_per_second is not None:
         parts.append(f"{metrics.tokens_per_second:,.0f} tokens/s")
     return parts[0] if len(parts) == 1 else f"{parts[0]}: {', '.join(parts[1:])}"

@@ -5,12 +5,12 @@ Each has a time, a kind and a sentence; `step` where it is known after how many 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from yoked.report.run_record import RunRecord
 from yoked.shape import amount, misfit, quantity
-from yoked.units import listed, plural
+from yoked.units import plural
 
 _EVENT = {"time_s": quantity, "event": str, "attempt?": amount, "step?": amount}
 _ROWS = [amount]
