@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
 
 from yoked.cli.commands.data import report_dataset, report_push
 from yoked.cli.commands.sample import write
@@ -109,3 +110,40 @@ def test_plot_names_both_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert status == 0
     assert Path(payload["png"]).is_file()
     assert Path(payload["svg"]).is_file()
+
+
+def test_report_writes_a_page_and_prints_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, loss in (("day", 9.0), ("night", 8.0)):
+        (tmp_path / name).mkdir()
+        with Journal(tmp_path / name / "metrics.jsonl") as journal:
+            for step in range(30):
+                line = {"attempt": 1, "step": step, "loss": loss, "tokens": [64], "dt_s": 0.5}
+                journal.append(line)
+    flags = ["--runs-dir", str(tmp_path), "--json"]
+
+    status = main(["report", "night", "--against", "day", *flags])
+
+    payload = conforms("report", json.loads(capsys.readouterr().out))
+    assert status == 0
+    assert payload["page"] == str(tmp_path / "night" / "report.html")
+    assert "run night has no end on record" in Path(payload["page"]).read_text()
+    assert payload["against"]["loss"]["difference"] == -1.0
+    assert payload["tokens_per_second"] == 128.0
+
+
+def test_a_report_into_a_folder_that_is_not_there_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "night").mkdir()
+    with Journal(tmp_path / "night" / "metrics.jsonl") as journal:
+        journal.append({"attempt": 1, "step": 0, "loss": 9.0, "tokens": [64]})
+    page = tmp_path / "nowhere" / "page.html"
+
+    status = main(["report", "night", "--runs-dir", str(tmp_path), "--out", str(page)])
+
+    said = capsys.readouterr().err
+    assert status != 0
+    assert "nowhere" in said
+    assert "mkdir" in said
