@@ -24,6 +24,9 @@ NEEDED = {
     "yoked/lab/topologies/two-hosts-1gbe.toml",
     "yoked/train/kernels/codecs.c",
     "yoked/train/kernels/adamw.cu",
+    "yoked/report/page/page.html",
+    "yoked/report/page/vendor/uPlot.iife.min.js",
+    "yoked/report/page/vendor/LICENSE",
 }
 
 

@@ -228,12 +228,16 @@ class Tree:
 
 
 def package_tree() -> Tree:
-    """This very yoked, so that hosts run what the controller runs: a tree with `yoked/` in it."""
+    """This very yoked, so that hosts run what the controller runs: a tree with `yoked/` in it,
+    without the report's page, which only the controller writes.
+    """
     root = Path(yoked.__file__).parent
     found = [
         Found(path.relative_to(root.parent).as_posix(), path, is_link=False)
         for path in sorted(root.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.relative_to(root).parts
+        if path.is_file()
+        and "__pycache__" not in path.relative_to(root).parts
+        and root / "report" / "page" not in path.parents
     ]
     return Tree(root.parent, tuple(map(_entry, found)))
 

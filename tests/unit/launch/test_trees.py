@@ -523,6 +523,8 @@ def test_hosts_run_the_yoked_that_is_here(agent: AgentClient) -> None:
         Path(folder, "yoked/train/kernels/elementwise.c").read_bytes()
         == (Path(yoked.__file__).parent / "train/kernels/elementwise.c").read_bytes()
     )
+    assert Path(folder, "yoked/report/figures.py").is_file()
+    assert not Path(folder, "yoked/report/page").exists()
 
 
 def test_a_folder_that_yoked_made_may_be_large(
