@@ -230,6 +230,13 @@ def few(figures: dict[str, Any]) -> dict[str, Any]:
     return {**figures, **none, **empty, "curve": curve, "config": {}, "model": {}, "params": {}}
 
 
+def without_waiting(figures: dict[str, Any]) -> dict[str, Any]:
+    """Ranks that do not tell how long they waited."""
+    for times in figures["curve"]["ranks"]:
+        times["wait_s"] = [None] * len(times["wait_s"])
+    return figures
+
+
 def nothing_known(folder: Path) -> dict[str, Any]:
     """As much of a run's figures as possible is missing, while it has steps."""
     figures = run_figures(folder)
@@ -253,6 +260,7 @@ FIGURES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "one step": lambda folder: run_figures(folder, steps=1),
     "no step": bare_figures,
     "few": lambda folder: few(run_figures(folder)),
+    "no waiting": lambda folder: without_waiting(run_figures(folder)),
     "nothing known": nothing_known,
 }
 
@@ -309,6 +317,39 @@ def test_charts_take_the_colours_of_the_system_while_the_page_is_open(
 
     night = page.run(DRAWN)
     assert not set(day) & set(night)
+
+
+def test_a_page_is_printed_in_the_colours_of_day(opened: Opened, tmp_path: Path) -> None:
+    page = opened(run_figures(tmp_path / "run"), dark=True)
+    night = page.run(DRAWN)
+
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    page.settle()
+    printed = page.run(DRAWN)
+    paper = page.run("getComputedStyle(document.body).backgroundColor")
+    page.run("dispatchEvent(new Event('afterprint'))")
+    page.settle()
+
+    assert not set(night) & set(printed)
+    assert paper == "rgb(255, 255, 255)"
+    assert page.run(DRAWN) == night
+
+
+def test_the_command_is_copied_or_selected_to_be_copied(opened: Opened, tmp_path: Path) -> None:
+    page = opened(run_figures(tmp_path / "run"))
+
+    page.run("document.querySelector('.copied button').click()")
+    # A browser without a window refuses its clipboard.
+    said = page.run(
+        """new Promise(done => {
+            const node = document.getElementById('copy-said');
+            if (node.textContent) done(node.textContent);
+            new MutationObserver(() => done(node.textContent)).observe(node, {childList: true});
+        })"""
+    )
+
+    selected = page.run("getSelection().toString().trim()")
+    assert said == "copied" or (said.startswith("selected") and selected == "yoked train --depth=2")
 
 
 def test_the_page_writes_quantities_as_the_commands_do(opened: Opened, tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ const dom = (() => {
 
   /**
    * Describe an element. attributes, besides those of HTML: key (the same part of the page, wherever
-   * it stands among its siblings), first (attributes that it begins with, and that a reader may
-   * change), vars (custom properties of CSS), on (listeners), opaque (its content is not ours).
+   * it stands among its siblings), vars (custom properties of CSS), on (listeners), opaque (its
+   * content is not ours). An attribute that is not named, such as open, stays as a reader made it.
    * children: descriptions and text; null, undefined, false and "" are left out.
    */
   function h(tag, attributes, ...children) {
-    const { key, first = {}, vars = {}, on = {}, opaque = false, ...rest } = attributes ?? {};
+    const { key, vars = {}, on = {}, opaque = false, ...rest } = attributes ?? {};
     const kept = children.flat(Infinity).filter((each) => each || each === 0);
-    return { tag, key, first, vars, on, opaque, attributes: rest, children: kept };
+    return { tag, key, vars, on, opaque, attributes: rest, children: kept };
   }
 
   const isText = (wanted) => typeof wanted !== "object";
@@ -29,7 +29,6 @@ const dom = (() => {
     if (isText(wanted)) return document.createTextNode(String(wanted));
     const node = document.createElement(wanted.tag);
     OURS.set(node, { tag: wanted.tag, key: wanted.key, attributes: {}, on: [] });
-    for (const [name, value] of Object.entries(wanted.first)) node.setAttribute(name, value);
     return node;
   }
 

@@ -24,7 +24,6 @@ const page = (() => {
     const isMean = steps_each > 1;
     return column(curve.ranks).flatMap((times, rank) => {
       const [compute, comm, wait] = ["compute_s", "comm_s", "wait_s"].map((name) => column(times[name]));
-      if (!isCurve(compute)) return [];
       const sums = (...parts) => curve.step.map((_, place) =>
         (parts.every((part) => isNumber(part[place]))
           ? parts.reduce((sum, part) => sum + part[place], 0) : null));
@@ -33,6 +32,7 @@ const page = (() => {
         { ink: "comm", values: sums(compute, comm) },
         { ink: "compute", values: sums(compute) },
       ];
+      if (!isCurve(columns[0].values)) return [];
       const name = sections.nameOf(figures, rank);
       const cells = (place) => [compute, comm, wait].map((part) => shown(part[place], duration));
       const top = columns[0].values.filter(isNumber);

@@ -127,8 +127,8 @@ const sections = (() => {
       h("p", { class: "lead" }, `Over ${plural(figures.steps, "step")}, by rank.`),
       legend(ranks),
       h("ul", { class: "bars" }, ranks.map((rank) => bar(figures, rank, longest))),
-      charts_wanted.length > 0 && h("p", { class: "lead" }, "From step to step, all ranks on one scale. "
-        + "▲ marks steps above it."),
+      charts_wanted.length > 0 && h("p", { class: "lead" }, "From step to step"
+        + `${charts_wanted.length > 1 ? ", all ranks on one scale" : ""}. ▲ marks steps above the scale.`),
       charts_wanted.map((chart) => charts.figure(chart)),
       charts_wanted.length === 0
         && h("p", { class: "empty" }, "There are no two points of times on record, so there is no chart."));
@@ -176,7 +176,7 @@ const sections = (() => {
       if (waited.length > 3) named.push(`less for ${plural(waited.length - 3, "other")}`);
       sentences.push(` It waited ${listed(named)}.`);
     }
-    if (kept > 0) sentences.push(` The others stood ${duration(kept)} for it.`);
+    if (kept > 0) sentences.push(` The others waited ${duration(kept)} for it, taken together.`);
     return sentences.join("");
   }
 
@@ -237,8 +237,8 @@ const sections = (() => {
     const several = figures.attempts > 1 || events.some((each) => each.attempt > 1);
     const heads = ["time", "step", "kind", "sentence"];
     return section("told", title,
-      h("p", { class: "lead" }, `Times are those of this machine's zone, from ${day(begin)}; `
-        + "behind the plus sign: since the first of them."),
+      h("p", { class: "lead" }, `Clocks are those of this browser's time zone, from ${day(begin)} on; `
+        + "after the plus sign stands the time since the first line."),
       // Roles, as the style makes blocks of it on a narrow screen, which would end the table.
       h("table", { class: "events", role: "table", "aria-labelledby": "h-told" },
         h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map((head) =>
