@@ -263,24 +263,25 @@ const sections = (() => {
 
   // ---------------------------------------------------------------- foreseen, chosen, hosts
 
+  /** A figure; a unit other than seconds and bytes stands with its name, for narrow screens. */
   function quantity(value, unit) {
     if (!isNumber(value)) return "not known";
     if (unit === "s") return duration(value);
     if (unit === "B") return bytes(value);
-    const number = Math.abs(value) >= 100 || Number.isInteger(value) ? grouped(value) : count(value);
-    return unit ? `${number} ${unit}` : number;
+    return Math.abs(value) >= 100 || Number.isInteger(value) ? grouped(value) : count(value);
   }
 
   function foreseen(figures) {
     const rows = listOf(figures.foreseen).map((each) => {
       const ratio = each.foreseen > 0 ? each.measured / each.foreseen : NaN;
-      return [each.what, quantity(each.foreseen, each.unit), quantity(each.measured, each.unit),
+      const isNamed = isText(each.unit) && !["s", "B"].includes(each.unit);
+      return [isNamed ? `${each.what}, ${each.unit}` : each.what, quantity(each.foreseen, each.unit), quantity(each.measured, each.unit),
         isNumber(ratio) ? `${ratio.toFixed(2)}x` : "not known"];
     });
     if (!rows.length) return null;
     return section("foreseen", "Foreseen and measured",
       table("Foreseen and measured",
-        [["figure"], ["foreseen", true], ["measured", true], ["measured / foreseen", true]], rows));
+        [["figure"], ["foreseen", true], ["measured", true], ["ratio", true]], rows));
   }
 
   function chosen(figures) {
