@@ -203,9 +203,11 @@ def _command(record: RunRecord) -> str | None:
     words = ["yoked", "train"]
     for name in passed:
         value = config.get(name) if isinstance(name, str) else None
-        if value is None or value is False or name == "run":
+        if value is None or name == "run":
             continue
-        words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}"))
+        flag = name.replace("_", "-")
+        switched = f"--{flag}" if value else f"--no-{flag}"
+        words.append(switched if isinstance(value, bool) else f"--{flag}={value}")
     return shlex.join(words)
 
 

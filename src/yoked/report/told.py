@@ -14,6 +14,14 @@ from yoked.units import plural
 
 _EVENT = {"time_s": quantity, "event": str, "attempt?": amount, "step?": amount}
 _ROWS = [amount]
+# What an event is called, and how much it asks for a look.
+_KINDS = {
+    "start": "start",
+    "shares": "rows",
+    "save_failed": "not saved",
+    "lines_lost": "lines lost",
+}
+_LEVELS = {"save_failed": "bad", "lines_lost": "warning"}
 
 
 def told(record: RunRecord) -> list[dict[str, Any]]:
@@ -23,7 +31,8 @@ def told(record: RunRecord) -> list[dict[str, Any]]:
             "time_s": event["time_s"],
             "step": event.get("step"),
             "attempt": event.get("attempt"),
-            "kind": event["event"],
+            "kind": _KINDS[event["event"]],
+            "level": _LEVELS.get(event["event"], "plain"),
             "text": text,
         }
         for event in record.events

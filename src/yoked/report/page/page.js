@@ -197,6 +197,7 @@ const page = (() => {
       sections.foreseen(figures),
       sections.chosen(figures),
       sections.hosts(figures),
+      sections.against(figures),
       sections.configuration(figures),
       sections.command(figures, copy),
     ].filter(Boolean));

@@ -19,10 +19,7 @@ const sections = (() => {
     ["lost", ["?", "end unknown"]], ["unknown", ["…", "no end on record"]],
   ]);
   // How much an event asks for a look.
-  const KINDS = new Map([
-    ["cause", ["✕", "cause"]], ["save_failed", ["!", "warning"]], ["lines_lost", ["!", "warning"]],
-    ["over", ["✓", "over"]],
-  ]);
+  const LEVELS = new Map([["bad", "✕"], ["warning", "!"], ["good", "✓"]]);
 
   const listOf = (value) => (Array.isArray(value) ? value : []);
   const isText = (value) => typeof value === "string" && value !== "";
@@ -244,8 +241,7 @@ const sections = (() => {
         h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map((head) =>
           h("th", { scope: "col", role: "columnheader" }, head)))),
         h("tbody", { role: "rowgroup" }, events.map((each) => {
-          const [sign, word] = KINDS.get(each.kind) ?? ["·", String(each.kind ?? "event")];
-          const level = KINDS.has(each.kind) ? word : "plain";
+          const level = LEVELS.has(each.level) ? each.level : "plain";
           return h("tr", { class: level, role: "row" },
             h("td", { class: "when", role: "cell" }, h("span", {}, clock(each.time_s)), " ",
               h("small", {}, since(each.time_s - begin))),
@@ -253,7 +249,8 @@ const sections = (() => {
               isNumber(each.step) ? grouped(each.step) : "",
               several && isNumber(each.attempt) && h("small", {}, ` attempt ${each.attempt}`)),
             h("td", { class: "kind", role: "cell" },
-              h("span", { class: "sign", "aria-hidden": "true" }, sign), ` ${word}`),
+              h("span", { class: "sign", "aria-hidden": "true" }, LEVELS.get(level) ?? "·"),
+              ` ${each.kind ?? "event"}`),
             h("td", { class: "sentence", role: "cell" }, each.text));
         }))));
   }
@@ -312,6 +309,47 @@ const sections = (() => {
         all.map((each) => [each.name || "unnamed", ...columns.map(([, cell]) => cell(each) || "")])));
   }
 
+  // ---------------------------------------------------------------- against another run
+
+  function against(figures) {
+    const other = figures.against;
+    if (!other) return null;
+    const differs = listOf(other.differs).map((each) =>
+      [code(each.name), written(each.this), written(each.other)]);
+    const rows = [
+      compared("loss at equal tokens", other.loss, "difference", 4),
+      compared("bits per byte", other.validation, "difference", 4),
+      compared("tokens a second", other.speed, "ratio", 3),
+    ].filter(Boolean);
+    const empty = [];
+    if (!rows.length) empty.push("The runs have too few steps in common to be compared.");
+    if (!differs.length) {
+      empty.push(other.differs ? "No flag, choice or host that is on record differs."
+        : "What both runs were told is not on record.");
+    }
+    return section("against", `Against run ${other.run}`,
+      rows.length > 0 && [table("Figures of both runs",
+        [["figure"], ["this run", true], [String(other.run), true], ["compared", true],
+          ["95%", true], ["more than noise"]], rows),
+      h("p", { class: "lead" }, "Differences are this run's figure less the other's; speeds are "
+        + "compared as a ratio. The interval is that of these two runs' own noise: what another "
+        + "seed would change is not in it.")],
+      differs.length > 0 && table("What differs",
+        [["setting"], ["this run"], [String(other.run)]], differs),
+      empty.length > 0 && h("p", { class: "empty" }, empty.join(" ")));
+  }
+
+  function compared(name, found, how, digits) {
+    if (!found) return null;
+    const signed = (value) => (how === "ratio" ? `${value.toFixed(digits)}x`
+      : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`);
+    const figure = (value) => (how === "ratio" ? grouped(value) : value.toFixed(digits));
+    const interval = listOf(found.interval);
+    return [name, figure(found.this), figure(found.other), signed(found[how]),
+      interval.length ? interval.map(signed).join(" to ") : "",
+      "beyond_noise" in found ? (found.beyond_noise ? "yes" : "no") : "not known"];
+  }
+
   // ---------------------------------------------------------------- the configuration
 
   function written(value) {
@@ -358,6 +396,6 @@ const sections = (() => {
 
   return {
     PARTS, nameOf, sharesOf, header, time, learning, links, told, foreseen, chosen, hosts,
-    configuration, command,
+    against, configuration, command,
   };
 })();
