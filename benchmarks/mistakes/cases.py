@@ -199,6 +199,11 @@ MISTAKES = {
         Mistake("diagnose night --stacks", "yoked logs night", ("yoked logs night",)),
         Mistake("diagnose night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
     ),
+    "save": (
+        Mistake("save nigt", "yoked runs", ("yoked runs",)),
+        Mistake("save --wait 0", "--wait 120"),
+        Mistake("save --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+    ),
     "stop": (
         Mistake("stop nigt", "did you mean night?", ("yoked stop night",)),
         meant("stop night --jsn", "stop night --json"),

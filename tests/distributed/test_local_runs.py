@@ -65,6 +65,29 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
     assert lab.checkpoints("night").is_dir(), "what was learned stays"
 
 
+def test_a_run_saves_when_it_is_asked_to_and_goes_on(lab: Any) -> None:
+    started = lab.train("night", *lab.flags(num_iterations=5000, save_every=-1), ranks=2)
+    until(lambda: lab.lines("night") >= 3, started)
+
+    first = yoked(lab, "save", "night", "--json")
+    lines = lab.lines("night")
+    until(lambda: lab.lines("night") >= lines + 3, started)
+    second = yoked(lab, "save", "--json")
+    stopped = yoked(lab, "stop", "night", "--json")
+    over = yoked(lab, "save", "night")
+
+    assert first.status == second.status == 0, first.stderr + second.stderr
+    told = conforms("save", first.json)
+    assert (told["run"], told["host"]) == ("night", ".")
+    assert 0 < told["step"] < second.json["step"]
+    names = {path.name for path in lab.checkpoints("night").rglob("model_*.pt")}
+    assert {f"model_{each.json['step']:06d}.pt" for each in (first, second)} <= names
+    assert stopped.json["state"] == "interrupted"
+    assert over.status == 1
+    assert "run night is interrupted: nothing of it trains" in over.stderr
+    assert "saving, as asked" in started.end().stderr
+
+
 def test_a_terminal_that_follows_has_one_line_that_is_drawn_over(lab: Any) -> None:
     flags = lab.flags(num_iterations=60, save_every=-1, eval_every=-1)
     argv = ["-c", UNDRAWN + YOKED, "train", f"--runs-dir={lab.runs}", "--run=seen", *flags]

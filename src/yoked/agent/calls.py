@@ -46,6 +46,7 @@ MODULES = {
     "job_status": "jobstatus",
     "job_stacks": "stacks",
     "job_stop": "jobs",
+    "job_save": "jobs",
     "job_failed": "jobs",
     "job_remove": "jobs",
     "job_logs": "logs",

@@ -10,6 +10,7 @@
   refused.json      node 0's: connections that were not the run's, and words that were no notices
   notify.json       node 0's, private: who is told how the run ended, or why it stands
   stacks.asked      somebody wants to know where all threads of the ranks are; gone once they know
+  save.asked        somebody wants a checkpoint of a training; gone once its ranks are told
   diagnosis.json    why the run stands, as the host program can tell while it goes on
   stage.json        the host program's: which launchers and ranks a launch waits for
   failed.json       a controller's word that another host is over, for one that waits for it
@@ -46,7 +47,7 @@ from yoked.paths import state_root
 
 # Where ranks run.
 WORK = "work"
-STACKS_ASKED = "stacks.asked"
+STACKS_ASKED, SAVE_ASKED = "stacks.asked", "save.asked"
 NOTIFY_NAME = "notify.json"
 # A job in one of these is not over.
 ACTIVE = ("prepared", "running")

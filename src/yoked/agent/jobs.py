@@ -23,6 +23,7 @@ from yoked.agent.files import require_space
 from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import (
     ACTIVE,
+    SAVE_ASKED,
     WORK,
     JobFolder,
     find_job,
@@ -147,6 +148,18 @@ def answer_job_stop(call: Call) -> list[int]:
     program = job.host_program
     reached = program is not None and program.signal(_GENTLE_SIGNALS[how], job.launch_id)
     return [program.pid] if program and reached else []
+
+
+def answer_job_save(call: Call) -> bool:
+    """Ask a training that runs for a checkpoint; returns whether it runs.
+
+    args: run; launch_id: another launch's job of that name is let alone.
+    """
+    job = find_job(call.args["run"])
+    if job.launch_id != call.args["launch_id"] or job.state != "running":
+        return False
+    (job.path / SAVE_ASKED).touch(mode=0o600)
+    return True
 
 
 def answer_job_failed(call: Call) -> bool:

@@ -51,6 +51,7 @@ _GROUPS = {
         "attach:command",
         "logs:command",
         "diagnose:command",
+        "save:command",
         "stop:command",
         "fetch:command",
         "report:command",

@@ -9,10 +9,11 @@ from typing import Any
 
 from yoked.core.parallel import map_hosts
 from yoked.diagnosis.stacks import RankStacks, read_stacks
-from yoked.errors import HostError, YokedError
+from yoked.errors import HostError, JobError, UsageError, YokedError
 from yoked.launch.attach import JobEnd, View, Viewer, shown
 from yoked.launch.following import Reconnect
 from yoked.launch.logs import parts_of
+from yoked.launch.mirror import find_checkpoint, manifest_step
 from yoked.launch.registry import Record, ask_state, joined
 from yoked.launch.start import Started
 from yoked.remote.client import DEADLINE_S, AgentClient, Part
@@ -25,6 +26,8 @@ KILL_S = 10.0
 # A copied program with its environment may be 100,000 files, on a memory card.
 REMOVE_S = 600.0
 _POLL_S = 0.1
+# To list a folder of checkpoints takes some 10 ms of the host that trains.
+_SAVED_POLL_S = 0.5
 _SAID = {
     "checkpoint": "asked {run} to save and stop",
     "terminate": "told {run} to end",
@@ -180,6 +183,42 @@ class RunHandle:
             if not self.record.active:
                 break
         return done
+
+    def save(self, limit_s: float) -> int | None:
+        """Ask a training for a checkpoint, and wait for it; after how many steps it was saved.
+
+        None: it did not come in time. Raises UsageError for a run that saves none, JobError for
+        one that is over.
+        """
+        record = self.look(CONNECT_TIMEOUT_S)
+        if record.trains is None:
+            raise UsageError(
+                f"{record.name} is a program of `yoked run`: it saves by itself, or not at all",
+                fix="look for a flag or a signal of the program's own",
+            )
+        host = record.host_of(0)
+        if host is None:
+            raise HostError(
+                f"the host of rank 0 of {record.name}, which saves, does not answer",
+                fix="yoked doctor",
+            )
+        client, until_s = self.clients[host], time.monotonic() + limit_s
+        folder = record.run_dir or f"{client.call('facts')['state']}/runs/{record.trains}"
+        before = find_checkpoint(client, folder)
+        if not client.call("job_save", run=self.run, launch_id=record.launch_id):
+            record = self.look(CONNECT_TIMEOUT_S)
+            raise JobError(
+                f"run {record.name} is {record.state}: nothing of it trains",
+                fix="yoked runs    shows what runs",
+            )
+        while time.monotonic() < until_s:
+            new = dict(find_checkpoint(client, folder).items() - before.items())
+            if (step := manifest_step(new)) is not None:
+                return step
+            if not self.look(CONNECT_TIMEOUT_S).active:
+                return None
+            time.sleep(_SAVED_POLL_S)
+        return None
 
     def _send_stop(self, how: str) -> None:
         _, failures = map_hosts(

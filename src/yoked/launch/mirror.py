@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import SEEK_END
 from pathlib import Path, PurePosixPath
@@ -184,6 +184,12 @@ def find_checkpoint(
         wanted = of_step[0]
     tokenizer = {TOKENIZER_FILE: None} if TOKENIZER_FILE in listed.files else {}
     return {**tokenizer, **wanted.files}
+
+
+def manifest_step(files: Iterable[str]) -> int | None:
+    """The steps that a checkpoint came after, by the manifest among its files; None: without."""
+    found = (_MANIFEST.fullmatch(PurePosixPath(path).name) for path in files)
+    return next((int(match[1]) for match in found if match is not None), None)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ it tells by the methods here.
 
 At a word from the daemon the thread shuts the rank's connections to other ranks, whose collectives
 then raise at once; abort() of torch's group frees nothing on Gloo. At others it writes the stacks
-of all threads, or the last collectives, into a file beside the memory.
+of all threads, or the last collectives, into a file beside the memory, or has the trainer save.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WORDS_VARIABLE = "YOKED_RECORDER_WORDS"
 FILE_VARIABLE = "YOKED_RECORDER_FILE"
 # Of torch's flight recorder, in collectives: to read 2,000 of them takes 50 ms.
 FLIGHT_VARIABLE, FLIGHT_COLLECTIVES = "TORCH_FR_BUFFER_SIZE", "64"
-FREE, STACKS, CALLS = b"f", b"s", b"c"
+FREE, STACKS, CALLS, SAVE = b"f", b"s", b"c", b"w"
 
 # The exit status of a rank that could not be freed otherwise.
 STUCK_EXIT = 75
@@ -98,6 +98,7 @@ class Recorder:
         self._writing = threading.Lock()
         # How the program learns, as yoked.diagnosis.vitals.Learning has it; None: nothing is known.
         self.learning: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self._save_asked = False
 
     def start(self) -> None:
         """Write from now on, if a daemon has given this process a file."""
@@ -157,6 +158,11 @@ class Recorder:
 
     # ---- what is written
 
+    def take_save_wish(self) -> bool:
+        """Whether somebody asked for a checkpoint since this was called last."""
+        asked, self._save_asked = self._save_asked, False
+        return asked
+
     def write(self) -> None:
         """Write how it is now; the last time when the program has ended, for whoever looks then."""
         if self._memory is None:
@@ -182,6 +188,8 @@ class Recorder:
                 _leave(path.with_suffix(STACKS_SUFFIX), _stacks())
             elif word == CALLS:
                 _leave(path.with_suffix(CALLS_SUFFIX), last_calls())
+            elif word == SAVE:
+                self._save_asked = True
             elif word is not None and not word:
                 # The daemon is gone: there is nobody left to say anything.
                 words = None

@@ -152,6 +152,7 @@ RESULTS: Mapping[str, Rule] = {
     "job_start": count,
     "job_go": complete({"host_program": count}),
     "job_stop": all_of(count),
+    "job_save": flag,
     "job_remove": flag,
     "job_reap": complete(
         {

@@ -38,17 +38,9 @@ from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.outlook import Outlook, disk_remark, require_disk, start_lines
 from yoked.train.progress import RankPart, TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table, idle_table
-from yoked.train.resume import (
-    RunOrigin,
-    build_trainer,
-    describe_run,
-    load_checkpoint,
-)
+from yoked.train.resume import RunOrigin, build_trainer, describe_run, load_checkpoint
 from yoked.train.runfolder import RunFolder, write_json, writing
-from yoked.train.setup import (
-    RunSetup,
-    parameter_table,
-)
+from yoked.train.setup import RunSetup, parameter_table
 from yoked.train.step_batch import batch_arithmetic
 from yoked.train.stop_wish import StopWish
 from yoked.train.trainer import StepStats, evaluate_bpb
@@ -97,6 +89,7 @@ class TrainingRun:
         self._compared_at: int | None = None
         self.training_time_s = 0.0
         self.stop_wish, self.stop_agreed = StopWish(), False
+        self.save_agreed = False  # `yoked save`: after this step, on all ranks
         self.idle: IdleRanks | None = None  # on rank 0, those that sit out
         # Whether the run is to go on with ranks that sat out so far.
         self.wants_more = self.makes_room = False
@@ -275,7 +268,8 @@ class TrainingRun:
         if self.idle is not None and (note := self.idle.look(self.stop_wish)):
             progress.say(note)
             self.wants_more = True
-        flags = (self.verification.problem is not None, self.stop_wish.asked, self.wants_more)
+        unsound = self.verification.problem is not None
+        flags = (unsound, self.stop_wish.asked, self.wants_more, RECORDER.take_save_wish())
         vector = torch.tensor([*stats.to_vector(), *map(float, flags)], dtype=torch.float64)
         gathered, pending = self.comm.all_gather(vector, "a step's figures")
         self._log_pending_step(progress)
@@ -290,8 +284,8 @@ class TrainingRun:
             return
         (step, gathered, pending, dt_s), self._pending_stats = self._pending_stats, None
         pending.wait()
-        by_rank = [StepStats.from_vector(row[:-3]) for row in gathered.tolist()]
-        unsound, stop, more = gathered[:, -3:].any(dim=0).tolist()
+        by_rank = [StepStats.from_vector(row[:-4]) for row in gathered.tolist()]
+        unsound, stop, more, save = gathered[:, -4:].any(dim=0).tolist()
         if unsound:
             run_on_all_ranks(self.comm, self.verification.require_sound)
         require_finite_loss(self.comm, step, by_rank)
@@ -308,6 +302,7 @@ class TrainingRun:
             if news := self.folder.news():
                 progress.say(news)
         self.stop_agreed = self.stop_agreed or stop
+        self.save_agreed = self.save_agreed or save
         self.makes_room = (self.makes_room or more) and not self.stop_agreed
         if self.balance is not None and self._next_step < self.schedule.num_iterations:
             self.balance.follow(by_rank, self._next_step, progress.say)
@@ -329,7 +324,11 @@ class TrainingRun:
         eval_every, save_every = self.schedule.eval_every, self.schedule.save_every
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
         evaluates = eval_every is not None and (done % eval_every == 0 or last)
-        saves = save_every is not None and done % save_every == 0 and not last
+        is_due = save_every is not None and done % save_every == 0
+        saves = (is_due or self.save_agreed) and not last
+        if self.save_agreed and saves:
+            progress.say(f"step {done:,}: saving, as asked")
+        self.save_agreed = False
         aside = False
         if evaluates or saves or last:
             # A checkpoint must not be newer than the lines of its steps, which a kill would

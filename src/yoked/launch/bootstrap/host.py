@@ -25,6 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from yoked.agent.compiled import kept_for_ranks
+from yoked.agent.jobfolder import SAVE_ASKED, STACKS_ASKED
 from yoked.core.fs import read_json, write_bytes
 from yoked.core.schema import decode
 from yoked.errors import YokedError
@@ -166,8 +167,10 @@ class HostProgram:
             self._look_for_others()
         if self._watch is None or self._ranks is None:
             return
-        if self._watch.stacks_asked():
+        if self._watch.is_asked(STACKS_ASKED):
             self._ranks.write_stacks()
+        if self._watch.is_asked(SAVE_ASKED):
+            self._ranks.save()
         try:
             self._judge(self._watch, self._ranks, last=last)
         except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run

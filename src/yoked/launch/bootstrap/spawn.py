@@ -143,6 +143,10 @@ class LocalRanks:
         """Have the ranks write where their threads are."""
         self._tell(recorder.STACKS)
 
+    def save(self) -> None:
+        """Ask the ranks of a training for a checkpoint; other programs do not hear it."""
+        self._tell(recorder.SAVE)
+
     def _tell(self, word: bytes) -> None:
         for descriptor in self._words.values():
             # It may have ended.

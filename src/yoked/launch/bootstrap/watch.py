@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yoked.agent.jobfolder import STACKS_ASKED, JobFolder
+from yoked.agent.jobfolder import JobFolder
 from yoked.core.fs import write_bytes
 from yoked.diagnosis.alone import CODE, Alone, alone, words_of_alone
 from yoked.diagnosis.cause import Cause
@@ -166,10 +166,10 @@ class Watch:
         """How the memory of a rank went; None: nothing is known of it."""
         return self._history.ranks[rank].memory.trend
 
-    def stacks_asked(self) -> bool:
-        """Whether somebody wants to know where all threads are, and was not heard yet."""
+    def is_asked(self, wish: str) -> bool:
+        """Whether somebody left a wish of that name in the job's folder; it is heard once."""
         try:
-            (self._job.folder / STACKS_ASKED).unlink()
+            (self._job.folder / wish).unlink()
         except OSError:
             return False
         return True

@@ -1,0 +1,55 @@
+"""`yoked save`: a checkpoint now, of a training that goes on."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
+from yoked.cli.output import Output
+from yoked.errors import CheckpointError, UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.hosts import reach_hosts
+
+
+def command(
+    run: RunName = None,
+    *,
+    fleet: FleetFlag = None,
+    wait: Annotated[float, Parameter(help="Seconds to wait for it.")] = 120.0,
+    json_output: JsonFlag = False,
+) -> int:
+    """Have a training save a checkpoint after the step that it is at; it goes on meanwhile.
+
+    The checkpoint stays where the run trains: yoked fetch brings it here.
+    """
+    if wait <= 0:
+        raise UsageError(f"--wait {wait:g}: not above 0", fix="--wait 120")
+    output, flag = Output(json_mode=json_output), same_fleet(fleet)
+    with reach_hosts(open_fleet(fleet), output.note) as hosts:
+        found = hosts.run(run)
+        name = quote(found.record.name)
+        step = found.save(wait)
+        record = found.record
+    if step is None and record.active:
+        raise CheckpointError(
+            f"run {record.name} has saved none within {wait:g} s of being asked: a step, or the "
+            "disk, takes longer",
+            fix=(
+                f"yoked save {name}{flag} --wait {3 * wait:g}",
+                f"yoked logs {name}{flag} --tail 20",
+            ),
+        )
+    if step is None:
+        raise CheckpointError(
+            f"run {record.name} is {record.state} meanwhile", fix=f"yoked attach {name}{flag}"
+        )
+    local = record.run_dir is not None
+    output.result(
+        {"run": record.name, "step": step, "host": record.host_of(0)},
+        verdict=f"run {record.name} saved after {step:,} steps, and goes on",
+        next_commands=[f"yoked sample {name}" if local else f"yoked fetch {name}{flag}"],
+    )
+    return 0
