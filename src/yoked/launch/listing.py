@@ -7,6 +7,7 @@ it is loaded, and a drawing can carry a script. So a name is known, or its file 
     logs/<host>.<rank>.log
     checkpoints/base_checkpoints/<tag>/{model,optim,meta,manifest}_<step>...
     checkpoints/tokenizer/yoked_tokenizer.json
+    tensorboard/events.out.tfevents...
 
 nanochat's forms of the tokenizer (tokenizer.pkl, token_bytes.pt) are made here from that JSON.
 """
@@ -35,6 +36,7 @@ _OF_A_RUN = re.compile(
     rf"|{_TAG}/(?:model_[0-9]{{1,12}}\.pt|optim_[0-9]{{1,12}}_rank[0-9]{{1,6}}\.pt)"
     rf"|{_TAG}/(?:meta|manifest)_[0-9]{{1,12}}\.json"
     rf"|{re.escape(TOKENIZER_FILE)}"
+    r"|tensorboard/events\.out\.tfevents\.[A-Za-z0-9._-]{1,200}"
 )
 _MADE_HERE = (f"{TOKENIZER}/tokenizer.pkl", f"{TOKENIZER}/token_bytes.pt")
 # What a run's writers have there for a moment, and the lock of a folder of checkpoints.

@@ -33,6 +33,7 @@ from yoked.train.limits import (
     check_model,
     check_numbers,
     check_run,
+    check_trackers,
     without_effect,
 )
 
@@ -280,6 +281,9 @@ class TrainConfig:
     model_tag: Annotated[
         str | None, _flag("Folder of the checkpoints. Default: d and the depth.", EVALUATION)
     ] = None
+    log_to: Annotated[
+        str | None, _flag("Send figures to wandb, trackio or tensorboard as well.", EVALUATION)
+    ] = None
     # --- run
     run: Annotated[
         str | None, _flag("Name of the run, and of its folder. Default: the time.", RUN)
@@ -363,6 +367,7 @@ class TrainConfig:
         check_model(self.head_dim, self.window_pattern)
         check_batch(self.total_batch_size, self.max_seq_len, self.shares, self.ranks)
         check_run(self.run, self.model_tag)
+        check_trackers(self.log_to)
         if self.start_from is not None and (self.resume or self.resume_from_step is not None):
             raise UsageError(
                 "--from starts a new run and --resume goes on with an old one",

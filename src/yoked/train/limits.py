@@ -25,6 +25,8 @@ Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
 LmHead = Literal["auto", "replicated", "vocab-parallel"]
 Tables = Literal["auto", "device", "host"]
 
+# Whoever takes a run's figures besides (train/sinks.py).
+TRACKERS = ("wandb", "trackio", "tensorboard")
 # `launch.listing` lets no other name of a folder come from a host.
 _MODEL_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
 _AT_LEAST: tuple[tuple[str, float], ...] = (
@@ -88,6 +90,16 @@ def check_numbers(values: Mapping[str, Any]) -> None:
         if values[name] == 0:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} 0 says nothing", fix=f"give a number of steps, or {flag}=-1")
+
+
+def check_trackers(log_to: str | None) -> None:
+    """Raise UsageError for a tracker that yoked does not know."""
+    for name in (log_to or "").split(",") if log_to is not None else ():
+        if name not in TRACKERS:
+            raise UsageError(
+                f"--log-to {log_to!r}: {name!r} is no tracker that yoked knows",
+                fix=f"--log-to {TRACKERS[0]}, {' or '.join(TRACKERS[1:])}; several with commas",
+            )
 
 
 def check_model(head_dim: int | None, window_pattern: str | None) -> None:

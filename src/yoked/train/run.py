@@ -197,7 +197,7 @@ class TrainingRun:
         tokenizer = self.folder.checkpoints / "tokenizer"
         with writing(tokenizer):
             export_tokenizer(self.setup.data.tokenizer_folder, tokenizer)
-        self.folder.open(self._describe(), self.origin.attempt)
+        self.folder.open(self._describe(), self.origin.attempt, self.first_step)
         if self.origin.resumes:
             self.folder.resumed(self.first_step)
         self.folder.event(

@@ -18,6 +18,7 @@ from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
 from yoked.paths import private_folder
 from yoked.runs import COPY_MARK, MARK, require_new
+from yoked.train.sinks import Sinks, require_trackers, trackers_of
 from yoked.train.trainer import StepStats
 
 # Temporary names of `fs.write_json`; a kill leaves such a file.
@@ -32,6 +33,9 @@ class RunFolder:
         self.attempt = 1
         self._metrics: PatientJournal | None = None
         self._events: PatientJournal | None = None
+        self._config: dict[str, Any] = {}
+        self._first_step = 0
+        self._sinks: Sinks | None = None
         self._reported_stuck = False
 
     @property
@@ -88,8 +92,14 @@ class RunFolder:
                 fix="name a folder that can be written with --runs-dir",
             ) from problem
 
-    def open(self, content: Mapping[str, Any], attempt: int) -> None:
-        """Write run.json and open the journals for appending."""
+    def open(self, content: Mapping[str, Any], attempt: int, first_step: int = 0) -> None:
+        """Write run.json and open the journals for appending.
+
+        first_step: steps that are done. Raises UsageError for a tracker that is not installed.
+        """
+        self._config = dict(content.get("config") or {})
+        require_trackers(trackers_of(self._config.get("log_to")))
+        self._first_step = first_step
         # It tells what an earlier start came to, which goes on now.
         (self.path / "result.json").unlink(missing_ok=True)
         # From now on it is more than what the hosts have from which it may have been fetched.
@@ -107,6 +117,8 @@ class RunFolder:
 
     def close(self) -> str | None:
         """Close the journals, if they are open; returns a message if lines had to wait."""
+        if self._sinks is not None:
+            self._sinks.close()
         for journal in self._journals:
             journal.flush()
         is_stuck = any(journal.waiting for journal in self._journals)
@@ -123,11 +135,18 @@ class RunFolder:
         return [journal for journal in (self._metrics, self._events) if journal is not None]
 
     def news(self) -> str | None:
-        """A message when the disk takes no more lines, and another when it does again; else None.
+        """A message when the disk takes no more lines, and another when it does again, and one
+        when a tracker takes none; else None.
 
         Training goes on meanwhile, because the run is worth more than its lines, which wait in
         memory.
         """
+        told = [] if self._sinks is None else self._sinks.news()
+        if (of_disk := self._news_of_disk()) is not None:
+            told.append(of_disk)
+        return "\n".join(told) or None
+
+    def _news_of_disk(self) -> str | None:
         stuck = next((journal for journal in self._journals if journal.waiting), None)
         if (stuck is not None) == self._reported_stuck:
             return None
@@ -156,11 +175,12 @@ class RunFolder:
         """Write a training step into metrics.jsonl, with arrays by rank."""
         assert self._metrics is not None, "open() comes first"
         tokens = sum(stats.tokens for stats in by_rank)
+        loss = sum(stats.nats for stats in by_rank) / tokens
         self._metrics.append(
             {
                 "attempt": self.attempt,
                 "step": step,
-                "loss": sum(stats.nats for stats in by_rank) / tokens,
+                "loss": loss,
                 "dt_s": dt_s,
                 "tokens": [stats.tokens for stats in by_rank],
                 "extra_tokens": [stats.extra_tokens for stats in by_rank],
@@ -171,16 +191,39 @@ class RunFolder:
                 "bytes_sent": [stats.bytes_sent for stats in by_rank],
             }
         )
+        self._track(step + 1, _scalars(by_rank, dt_s, loss, tokens))
 
     def evaluation(self, step: int, val_bpb: float) -> None:
         """Write an evaluation after `step` steps into metrics.jsonl."""
         assert self._metrics is not None, "open() comes first"
         self._metrics.append({"attempt": self.attempt, "step": step, "val_bpb": val_bpb})
+        self._track(step, {"val/bpb": val_bpb})
+
+    def _track(self, step: int, figures: Mapping[str, float]) -> None:
+        if self._sinks is None and (names := trackers_of(self._config.get("log_to"))):
+            # Only now: the first event, by which they know the run, is written.
+            self._sinks = Sinks(names, self.path, self._config, self._first_step)
+        if self._sinks is not None:
+            self._sinks.log(step, figures)
 
     def resumed(self, step: int) -> None:
         """Write into metrics.jsonl that earlier attempts' lines from this step on do not count."""
         assert self._metrics is not None, "open() comes first"
         self._metrics.append({"attempt": self.attempt, "resumed_at": step})
+
+
+def _scalars(
+    by_rank: Sequence[StepStats], dt_s: float, loss: float, tokens: int
+) -> dict[str, float]:
+    """A step for trackers, by the names that nanochat gives them, and ours."""
+    figures = {"train/loss": loss, "train/dt": dt_s, "train/tok_per_sec": tokens / dt_s}
+    for rank, stats in enumerate(by_rank if len(by_rank) > 1 else ()):
+        figures |= {
+            f"rank{rank}/compute_s": stats.compute_s,
+            f"rank{rank}/comm_s": stats.comm_s,
+            f"rank{rank}/wait_s": stats.wait_s,
+        }
+    return figures
 
 
 @contextmanager

@@ -104,6 +104,7 @@ def comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
         num_iterations=steps,
         eval_every=-1,
         save_every=-1,
+        log_to=None,
         keep="all",
         json_output=False,
     )

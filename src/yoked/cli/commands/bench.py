@@ -39,7 +39,9 @@ _REFUSED = {
 }
 _NAMED = {"start_from": "--from", "duration": "--for", "config_file": "--config"}
 # Flags without effect: their results would be thrown away.
-_IGNORED_FLAGS = ("eval_every", "eval_tokens", "save_every", "keep_last", "model_tag", "runs_dir")
+_IGNORED_FLAGS = (
+    "eval_every", "eval_tokens", "save_every", "keep_last", "model_tag", "log_to", "runs_dir",
+)  # fmt: skip
 
 
 def command(
