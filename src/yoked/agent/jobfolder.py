@@ -12,6 +12,7 @@
   stacks.asked      somebody wants to know where all threads of the ranks are; gone once they know
   save.asked        somebody wants a checkpoint of a training; gone once its ranks are told
   diagnosis.json    why the run stands, as the host program can tell while it goes on
+  diagnosis.jsonl   the same over time: what was said, and when (yoked.diagnosis.timeline)
   stage.json        the host program's: which launchers and ranks a launch waits for
   failed.json       a controller's word that another host is over, for one that waits for it
   earlier.json      the host program's: attempts that failed and were followed by another one
@@ -49,6 +50,7 @@ from yoked.paths import state_root
 WORK = "work"
 STACKS_ASKED, SAVE_ASKED = "stacks.asked", "save.asked"
 NOTIFY_NAME = "notify.json"
+TIMELINE_NAME = "diagnosis.jsonl"
 # A job in one of these is not over.
 ACTIVE = ("prepared", "running")
 _REMOVED = ".removed-"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yoked.agent.jobfolder import JobFolder
+from yoked.agent.jobfolder import TIMELINE_NAME, JobFolder
 from yoked.core.fs import write_bytes
 from yoked.diagnosis.alone import CODE, Alone, alone, words_of_alone
 from yoked.diagnosis.cause import Cause
@@ -26,8 +26,11 @@ from yoked.diagnosis.nccl import NcclNetwork, network_of
 from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.slow import slow_hosts
+from yoked.diagnosis.timeline import Timeline
 from yoked.diagnosis.vitals import Ended, Vitals
 from yoked.diagnosis.words import words_of
+from yoked.errors import YokedError
+from yoked.journal import Journal
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.look import Looker, learning_of
 from yoked.launch.bootstrap.outcome import Failure
@@ -40,6 +43,8 @@ _SHARES_S = 5.0
 DIAGNOSIS_NAME = "diagnosis.json"
 # What it has that from: yoked.diagnosis.replay.Seen.
 SEEN_NAME = "seen.json.gz"
+# Lines that wait in memory while the disk takes none; later ones are lost.
+_MOST_WAITING = 1000
 # NCCL tells its network when ranks first meet.
 _HEAD_BYTES = 256 << 10
 
@@ -71,6 +76,12 @@ class Watch:
         self._gave_up = False
         self._network: NcclNetwork | None = None
         self._network_sought: tuple[str, int | None] | None = None
+        self._timeline = Timeline(generation)
+        # Lines of the journal that are not written yet.
+        self._waiting: list[Mapping[str, Any]] = [
+            self._timeline.begin(job.launch_id, job.node.host, time.time())
+        ]
+        self._looked_s = 0.0
         self.causes: list[Cause] = []
 
     def take(self, told: Told, now_s: float) -> None:
@@ -111,12 +122,15 @@ class Watch:
         self._history.take(own, seen, now_s)
         self._history.tick(now_s)
         self.causes = causes(self._history)
+        shares: Shares | None = None
         if now_s >= self._shares_due_s:
             self._shares_due_s = now_s + _SHARES_S
+            shares = shares_of(self._history)
             # While it evaluates or saves, what was before goes on to hold.
-            self._shares = shares_of(self._history) or self._shares
+            self._shares = shares or self._shares
         self._alone = alone(self._history.learning)
-        self._write()
+        self._looked_s = now_s
+        self._write(shares)
         return seen
 
     def give_up(self) -> None:
@@ -128,14 +142,17 @@ class Watch:
         # What was told last holds no more.
         with contextlib.suppress(OSError):
             self._tell([], [])
+        self._note([], None)
 
     def end(self, *, finished: bool) -> None:
         """The run is over on all hosts: say what is known only now. finished: it ended well."""
-        if self._gave_up:
-            return
-        self._alone = alone(self._history.learning, finished=finished)
-        self._write()
-        self._keep()
+        if not self._gave_up:
+            self._alone = alone(self._history.learning, finished=finished)
+            self._write()
+            self._keep()
+        self._append(
+            self._timeline.end(finished=finished, now_s=self._looked_s, time_s=time.time())
+        )
 
     @property
     def failure(self) -> Failure | None:
@@ -174,8 +191,10 @@ class Watch:
             return False
         return True
 
-    def _write(self) -> None:
+    def _write(self, shares: Shares | None = None) -> None:
+        """Write what is known now, where it has changed. shares: None: none are new."""
         said = [_said(cause, self._hosts) for cause in self.causes]
+        self._note(said, shares)
         busy = list(busy_ranks(self._history))
         # Not for each second that goes by.
         doing = [(each.rank, each.doing, each.at) for each in busy]
@@ -198,6 +217,34 @@ class Watch:
             "nccl": self._nccl((said[0]["cause"], said[0]["rank"])) if said else None,
         }
         JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
+
+    def _note(self, said: Sequence[Mapping[str, Any]], shares: Shares | None) -> None:
+        """Add what is new to the journal."""
+        kept_bytes = 0
+        with contextlib.suppress(OSError):
+            kept_bytes = (self._job.folder / TIMELINE_NAME).stat().st_size
+        self._append(
+            self._timeline.look(
+                said,
+                self._warnings(),
+                shares,
+                now_s=self._looked_s,
+                time_s=time.time(),
+                kept_bytes=kept_bytes,
+            )
+        )
+
+    def _append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        room = _MOST_WAITING - len(self._waiting)
+        self._waiting += lines[:room]
+        if not self._waiting:
+            return
+        # A full disk must not end the run. Lines are too few to keep the file open for them.
+        path = self._job.folder / TIMELINE_NAME
+        with contextlib.suppress(OSError, YokedError), Journal(path) as journal:
+            while self._waiting:
+                journal.append(self._waiting[0])
+                self._waiting.pop(0)
 
     def _warnings(self) -> list[dict[str, Any]]:
         """What is wrong with a run that gets on, in the form of a cause."""

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.unit.launch.bootstrap.jobs import made_up_job
+from tests.unit.launch.bootstrap.jobs import LAUNCH_ID, made_up_job
 
 from yoked.core.proc import has_proc
 from yoked.core.shared_json import SharedJson
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.vitals import Vitals
+from yoked.journal import read
 from yoked.launch.bootstrap import watch as watching
 from yoked.launch.bootstrap.job import Job, Node
 from yoked.launch.bootstrap.spawn import LocalRanks
@@ -200,6 +201,67 @@ def test_what_was_seen_is_kept_after_the_look_that_frees_a_rank(
     assert not at_once
     assert later == 1
     assert len(looks(seen)) == 3
+
+
+NOBODY = cast(LocalRanks, SimpleNamespace(processes={}, through={}))
+ASLEEP = Cause("host-asleep", (0,), 2.0, "likely")
+
+
+def lines_of(folder: Path) -> list[tuple[int, str]]:
+    """Attempt and event of each line of the journal."""
+    return [(line["attempt"], line["event"]) for line in read(folder / "diagnosis.jsonl")]
+
+
+def test_what_is_said_is_written_over_time_attempt_by_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [ASLEEP]
+    monkeypatch.setattr(watching, "causes", lambda history: list(told))
+    first, second = Watch(job(tmp_path), 0), Watch(job(tmp_path), 1)
+
+    for look in range(3):
+        first.turn(NOBODY, look * PERIOD_S)
+    told.clear()
+    first.turn(NOBODY, 3 * PERIOD_S)
+    first.end(finished=False)
+    second.turn(NOBODY, 4 * PERIOD_S)
+    second.end(finished=True)
+
+    assert lines_of(tmp_path) == [
+        (0, "begin"), (0, "cause"), (0, "over"), (0, "end"), (1, "begin"), (1, "end"),
+    ]  # fmt: skip
+    begin, cause, over, end, *_ = read(tmp_path / "diagnosis.jsonl")
+    assert (begin["launch_id"], begin["host"]) == (LAUNCH_ID, "alpha")
+    assert (cause["hosts"], cause["certainty"]) == (["alpha"], "likely")
+    # Two seconds when it was told first, and three looks.
+    assert (over["lasted_s"], end["finished"]) == (3.5, False)
+
+
+def test_lines_wait_while_the_disk_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "causes", lambda history: [ASLEEP])
+    in_the_way, watch = tmp_path / "diagnosis.jsonl", Watch(job(tmp_path), 0)
+    in_the_way.mkdir()
+
+    watch.turn(NOBODY, 0.0)
+    in_the_way.rmdir()
+    watch.end(finished=True)
+
+    assert lines_of(tmp_path) == [(0, "begin"), (0, "cause"), (0, "end")]
+
+
+def test_a_diagnosis_that_gave_up_ends_what_it_had_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "causes", lambda history: [ASLEEP])
+    watch = Watch(job(tmp_path), 0)
+    watch.turn(NOBODY, 0.0)
+
+    watch.give_up()
+    watch.end(finished=True)
+
+    assert [event for _, event in lines_of(tmp_path)] == ["begin", "cause", "over", "end"]
 
 
 def looks(seen: Path) -> list[Any]:
