@@ -51,6 +51,7 @@ WORK = "work"
 STACKS_ASKED, SAVE_ASKED = "stacks.asked", "save.asked"
 NOTIFY_NAME = "notify.json"
 TIMELINE_NAME = "diagnosis.jsonl"
+DOCTOR_NAME = "doctor.json"
 # A job in one of these is not over.
 ACTIVE = ("prepared", "running")
 _REMOVED = ".removed-"

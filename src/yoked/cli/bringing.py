@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
+from yoked.fleet.model import HERE
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting
 from yoked.launch.outputs import Outputs, find_outputs
+from yoked.launch.runrecord import bring_program, bring_said
 
 if TYPE_CHECKING:
     from yoked.fleet.model import Fleet
+    from yoked.launch.attach import JobEnd
     from yoked.launch.registry import Record
     from yoked.remote.client import AgentClient
     from yoked.workflows.fleet_job import FleetJob
@@ -49,6 +52,47 @@ def bring_outputs(
     for line in found.refused():
         output.note(line)
     return found
+
+
+def bring_record(
+    end: JobEnd, handle: RunHandle, fleet_file: Path, note: Callable[[str], None]
+) -> None:
+    """Bring what is small of a run that was looked at to its end into its folder here.
+
+    fleet_file: of its hosts. How the run went is what is told: a reason that it did not come is a
+    note beside it.
+    """
+    record = end.record
+    if end.detached or record.active:
+        return
+    here = Path("runs") / record.name
+    try:
+        if record.trains is None:
+            bring_program(record, here, handle.reach, note)
+        elif record.run_dir is None:
+            _bring_training(end, handle, here, fleet_file, note)
+        elif set(record.hosts) == {HERE} and Path(record.run_dir).is_dir():
+            # No other machine knows a folder of this one.
+            bring_said(record, Path(record.run_dir), handle.reach, note)
+    except (YokedError, OSError) as problem:
+        why = problem.what if isinstance(problem, YokedError) else problem
+        note(f"the record of run {record.name} is still on its hosts: {why}")
+
+
+def _bring_training(
+    end: JobEnd, handle: RunHandle, here: Path, fleet_file: Path, note: Callable[[str], None]
+) -> None:
+    """Of a training whose folder is on the host of its rank 0."""
+    from yoked.workflows.fetching import bring_ended
+
+    host = end.record.host_of(0)
+    if host is None:
+        if here.is_dir():
+            bring_said(end.record, here, handle.reach, note)
+        return
+    state = PurePosixPath(end.record.hosts[host]["folder"]).parent.parent
+    there = f"{state}/runs/{end.record.name}"
+    bring_ended(handle, host, there, here, end, fleet_file=fleet_file, note=note)
 
 
 def bring_after(job: FleetJob, fleet: Fleet, output: Output, flag: str) -> Outputs | None:

@@ -131,18 +131,19 @@ class RunHandle:
     def reach(self, host: str) -> Iterator[AgentClient]:
         """A connection to a host that works now: the one there is, or a new one for the while.
 
-        The one there is may have been cut while the run was followed. Raises HostError where the
-        host cannot be reached.
+        The one there is may have been cut while the run was followed, and a host that came later
+        has none here. Raises HostError where the host cannot be reached.
         """
-        client, cut = self.clients[host], False
+        client = self.clients.get(host)
         try:
-            client.call("job_status", run=self.run, timeout_s=CONNECT_TIMEOUT_S)
+            if client is not None:
+                client.call("job_status", run=self.run, timeout_s=CONNECT_TIMEOUT_S)
         except HostError:
-            cut = True
+            client = None
         except YokedError:
             # It answers; of a run that it does not know, whoever asks for its files hears.
             pass
-        if not cut:
+        if client is not None:
             yield client
             return
         with self._reconnect(host, CONNECT_TIMEOUT_S) as other:

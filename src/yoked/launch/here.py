@@ -28,6 +28,7 @@ from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, t
 from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
 from yoked.launch.registry import collect, job_name
+from yoked.launch.runrecord import bring_said
 from yoked.launch.start import Home, JobRequest, NodePlan, OnFault, plan_nodes, start_job
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
@@ -125,7 +126,10 @@ def run_here(
                 f"run {run.run}: Ctrl-C saves and stops; should this terminal go, the run goes "
                 f"on, and `yoked attach {run.quoted}` shows it"
             )
-        end = RunHandle(job, {HERE: client}, _again).follow(view)
+        handle = RunHandle(job, {HERE: client}, _again)
+        end = handle.follow(view)
+        if run.run_dir is not None and _has_begun(run):
+            bring_said(end.record, run.run_dir, handle.reach, view.note)
         result = JobFolder(jobs_root() / job).read(f"errors/{end.attempt}/result.json")
         went_well = bool(result) and end.state in ("finished", "interrupted")
         problem = None if went_well else explain(run, end)

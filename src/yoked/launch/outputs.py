@@ -230,7 +230,7 @@ def find_outputs(
 
     Raises UsageError where that folder is something else, or has a link in it, and HostError.
     """
-    _require_same(record, here)
+    require_same_program(record, here)
     folders = host_folders(record.hosts)
     hosts = []
     for host, client in clients.items():
@@ -266,7 +266,7 @@ def host_folders(hosts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _require_same(record: Record, here: Path) -> None:
+def require_same_program(record: Record, here: Path) -> None:
     """Raise UsageError for a folder that is not that of this run."""
     require_ours(here)
     if here.exists():

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from yoked.agent.verdict import is_of_launch, write_verdict
 from yoked.core.faults import fault
-from yoked.errors import CheckpointError, UsageError
+from yoked.errors import CheckpointError, UsageError, YokedError
+from yoked.launch.attach import JobEnd
+from yoked.launch.handle import RunHandle
 from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
 from yoked.launch.mirror import CHECKPOINTS, find_checkpoint, mirror_run
+from yoked.launch.runrecord import bring_said
 from yoked.remote.client import AgentClient
 from yoked.runs import copied_from, list_runs, mark_copy, same_runs
 from yoked.train.tokenizer import PICKLE_NAME
@@ -73,6 +77,45 @@ def fetch_run(
     if came or not (here / TOKENIZER / PICKLE_NAME).is_file():
         _make_tokenizer(here, files, note)
     return Fetched(host, came)
+
+
+def bring_ended(
+    job: RunHandle,
+    host: str,
+    there: str,
+    here: Path,
+    end: JobEnd,
+    *,
+    fleet_file: Path,
+    note: Callable[[str], None],
+) -> None:
+    """Copy what is small of a run that is over, with what was said of it, into its folder here.
+
+    host: of rank 0, which has the run's folder there. Of a run that failed the folder here has the
+    verdict, whatever is gone. Raises YokedError where a run that did not fail cannot be copied.
+    """
+    failure = end.record.failure if end.state in ("failed", "lost") else None
+    try:
+        with job.reach(host) as client:
+            mirror_run(client, there, here, note=note)
+        ours = is_of_launch(here, end.record.launch_id)
+    except YokedError as problem:
+        if failure is None:
+            raise
+        # The host of rank 0 may be what failed: what is here is of before.
+        note(f"the run's folder could not be copied: {problem.what}")
+        ours = (here / "run.json").exists()
+        # Another host may tell what was said; that this one cannot is told.
+        note = _nobody
+    if failure is not None and ours:
+        write_verdict(here, end.run, failure)
+    if here.is_dir():
+        mark_copy(here, fleet_file)
+        bring_said(end.record, here, job.reach, note)
+
+
+def _nobody(line: str) -> None:
+    del line
 
 
 def fetch_lines(

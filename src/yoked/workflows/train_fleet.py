@@ -9,25 +9,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.verdict import is_of_launch, write_verdict
 from yoked.core.fs import scratch_folder
 from yoked.core.parallel import at_once
-from yoked.errors import JobError, UsageError, YokedError
+from yoked.errors import JobError, UsageError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.busy import Share
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reach_hosts, reconnecting
-from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
+from yoked.launch.mirror import fetch_json, require_same_run
 from yoked.launch.program import Program
 from yoked.launch.registry import Record, job_name, newest_training
 from yoked.launch.start import JobRequest, NodePlan, OnFault
 from yoked.remote.client import host_wrote
-from yoked.runs import mark_copy, require_new
+from yoked.runs import require_new
 from yoked.shape import amount, anything, quantity, require
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes
+from yoked.workflows.fetching import bring_ended
 from yoked.workflows.fleet_job import FleetJob, run_job
 from yoked.workflows.need import need_of
 from yoked.workflows.planning import strategy_for
@@ -265,25 +265,6 @@ def _job_name(config: TrainConfig, records: list[Record]) -> str:
     return job_name("dry-run" if config.dry_run else config.run, taken.__contains__)
 
 
-def _mirror(
-    job: RunHandle, host: str, there: str, here: Path, end: JobEnd, note: Callable[[str], None]
-) -> None:
-    """Copy the run's folder here; of a run that failed it has the verdict, whatever is gone."""
-    failure = end.record.failure if end.state in ("failed", "lost") else None
-    try:
-        with job.reach(host) as client:
-            mirror_run(client, there, here, note=note)
-        ours = is_of_launch(here, end.record.launch_id)
-    except YokedError as problem:
-        if failure is None:
-            raise
-        # The host of rank 0 may be what failed: what is here is of before.
-        note(f"the run's folder could not be copied: {problem.what}")
-        ours = (here / "run.json").exists()
-    if failure is not None and ours:
-        write_verdict(here, end.run, failure)
-
-
 def _bring_home(
     config: TrainConfig,
     fleet_file: Path,
@@ -301,9 +282,7 @@ def _bring_home(
     if not config.dry_run:
         folder_there = f"{first.facts['state']}/runs/{config.run}"
         here = config.runs_dir / config.run
-        _mirror(handle, host, folder_there, here, end, view.note)
-        if here.is_dir():
-            mark_copy(here, fleet_file)
+        bring_ended(handle, host, folder_there, here, end, fleet_file=fleet_file, note=view.note)
     go_on = next(iter(end.record.go_on(fleet_flag)), "the same command again, once that is mended")
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
     with handle.reach(host) as client, host_wrote(host, "the run's result"):

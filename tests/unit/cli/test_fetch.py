@@ -332,6 +332,44 @@ def test_outputs_of_a_run_that_was_followed_come_by_themselves(
     assert "still on the hosts: 1 file (7 B) of run try" in capsys.readouterr().err
 
 
+SAID = '{"event":"begin","launch_id":"one"}\n'
+
+
+def test_what_was_said_of_a_program_comes_by_attach_and_by_fetch(
+    wrote: JobFolder, tmp_path: Path
+) -> None:
+    said, here = Path("runs/try/diagnosis.jsonl"), Path("runs/try")
+    (wrote.path / said.name).write_text(SAID)
+    attach.command()
+    assert said.read_text() == SAID
+    said.unlink()
+    fetch.command()
+    assert said.read_text() == SAID
+
+    (here / ".yoked-run").unlink()
+    said.rename(here / "mine")
+    (here / "outputs").rename(tmp_path / "elsewhere")
+    attach.command()
+    assert [path.name for path in here.iterdir()] == ["mine"]
+
+
+def test_what_was_said_of_a_training_comes_with_its_folder_by_attach(
+    wrote: JobFolder, tmp_path: Path
+) -> None:
+    there = tmp_path / "state/runs/night"
+    there.mkdir(parents=True)
+    (there / "run.json").write_text("{}")
+    with connect_here() as agent:
+        job = launch(agent, tmp_path / "state", "", run="night.2", trains="night")
+    until(lambda: job.read("end.json"), "the end")
+    (job.path / "diagnosis.jsonl").write_text(SAID)
+
+    attach.command("night")
+
+    names = ("run.json", "diagnosis.jsonl", ".yoked-copy.json")
+    assert all((Path("runs/night") / name).is_file() for name in names)
+
+
 def test_clean_says_which_outputs_it_would_remove(
     wrote: JobFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

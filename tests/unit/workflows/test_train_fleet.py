@@ -34,6 +34,7 @@ from yoked.train.checkpoint_files import (
 )
 from yoked.train.config import TrainConfig
 from yoked.workflows import train_fleet
+from yoked.workflows.fetching import bring_ended
 
 FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "i9"\n[[host]]\nname = "laptop"\n'
 
@@ -68,7 +69,7 @@ FAILURE = {"host": "i9", "rank": 0, "cause": "out-of-memory", "what": "killed", 
 
 def ended(state: str) -> JobEnd:
     failure = FAILURE if state == "failed" else None
-    told = {"state": state, "node_rank": 0, "trains": "night", "failure": failure}
+    told = {"state": state, "node_rank": 0, "trains": "night", "failure": failure, "folder": "/j"}
     return JobEnd(Record("night.2", "an id", {"i9": told}))
 
 
@@ -98,7 +99,10 @@ def brought(
     """What the folder here says of the run's end, once it is brought home, and what was noted."""
     notes: list[str] = []
     job = RunHandle("night.2", {"i9": host}, reconnect)
-    train_fleet._mirror(job, "i9", str(there), night, ended(state), notes.append)
+    fleet_file = there / "yoked.toml"
+    bring_ended(
+        job, "i9", str(there), night, ended(state), fleet_file=fleet_file, note=notes.append
+    )
     result = night / "result.json"
     return json.loads(result.read_text())["state"] if result.exists() else None, notes
 

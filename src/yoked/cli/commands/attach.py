@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.bringing import bring_record
 from yoked.cli.flags import FleetFlag, JsonFlag, RawFlag, RunName, same_fleet
 from yoked.cli.live import LiveView, report_end
 from yoked.cli.output import Output
@@ -32,8 +33,9 @@ def command(
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
     output, flag = Output(json_mode=json_output, raw=raw), same_fleet(fleet)
-    with reach_hosts(open_fleet(fleet), output.note, wait=False) as hosts:
+    with reach_hosts(opened := open_fleet(fleet), output.note, wait=False) as hosts:
         found = (None if run is None else hosts.active_run(run)) or hosts.run(run)
         with left_running(found.record.name, output.note, flag):
             end = found.follow(LiveView(output), tail_lines=tail)
+        bring_record(end, found, opened.path, output.note)
     return report_end(end, output, flag)

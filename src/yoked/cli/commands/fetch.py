@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +31,7 @@ from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import Hosts, reach_hosts, require_all
 from yoked.launch.outputs import FOLDER as OUTPUTS
 from yoked.launch.registry import Record, pick
+from yoked.launch.runrecord import Reach, bring_program, bring_said
 from yoked.runs import find_run, same_runs
 from yoked.units import format_bytes, listed, plural
 from yoked.workflows.fetching import fetch_run
@@ -79,7 +80,10 @@ def command(
                 f"{name} is no run of `yoked run` on these hosts: it has no outputs",
                 fix=("yoked runs    lists what there is", f"yoked fetch {name}"),
             )
-        return _fetch_checkpoint(hosts, name, checkpoint, runs_dir, output)
+        status = _fetch_checkpoint(hosts, name, checkpoint, runs_dir, output)
+        if record is not None:
+            bring_said(record, runs_dir / name, _reach(hosts), output.note)
+        return status
 
 
 def _record(hosts: Hosts, run: str | None) -> Record | None:
@@ -88,6 +92,11 @@ def _record(hosts: Hosts, run: str | None) -> Record | None:
     if run is not None:
         records = [record for record in records if run in (record.name, record.run)]
     return pick(records, run) if records else None
+
+
+def _reach(hosts: Hosts) -> Reach:
+    """The agents that are there."""
+    return lambda host: nullcontext(hosts.clients[host])
 
 
 def _fetch_outputs(
@@ -102,8 +111,10 @@ def _fetch_outputs(
 ) -> int:
     name = record.name
     named = "".join(f" --outputs {shlex.quote(each)}" for each in patterns)
-    patterns = patterns or record.outputs
+    patterns, here = patterns or record.outputs, runs_dir / name
     if not patterns:
+        bring_program(record, here, _reach(hosts), output.note)
+        output.note(f"{here} has what was said of run {name}")
         raise UsageError(
             f"run {name} was started without --outputs: which files are they?",
             fix=f"yoked fetch {name} --outputs 'out/*.pt'    a pattern, as .gitignore has them",
@@ -112,8 +123,8 @@ def _fetch_outputs(
         output.note(f"run {name} goes on: a file may come half written, and anew the next time")
     again = f"yoked fetch {shlex.quote(name)}{named}{same_runs(runs_dir)}{same_fleet(fleet)}"
     clients = {host: hosts.clients[host] for host in record.hosts}
-    here = runs_dir / name
     found = bring_outputs(clients, record, here, patterns, output, again=again, yes=yes)
+    bring_program(record, here, _reach(hosts), output.note)
     # By number: another controller may know the hosts by other names.
     told = {each["node_rank"] for each in record.hosts.values()}
     silent = [node["host"] for number, node in enumerate(record.nodes) if number not in told]

@@ -85,7 +85,9 @@ def command(
     The folder in which this is typed is sent to the hosts (what .gitignore names stays), and the
     program runs there. Ctrl-C leaves it running; `yoked attach` comes back to it.
     """
-    from yoked.cli.bringing import bring_after
+    from yoked.cli.bringing import bring_after, bring_record
+    from yoked.launch.handle import RunHandle
+    from yoked.launch.hosts import reconnecting
     from yoked.workflows.fleet_job import run_job
     from yoked.workflows.need import need_of
 
@@ -120,6 +122,9 @@ def command(
 
     def bring(job: FleetJob) -> None:
         came[0] = bring_after(job, fleet, output, same_fleet(flags.fleet))
+        if job.end is not None:
+            handle = RunHandle.of(job.started, reconnecting(fleet))
+            bring_record(job.end, handle, fleet.path, output.note)
 
     job = run_job(
         request,

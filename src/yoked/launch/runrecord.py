@@ -1,0 +1,153 @@
+"""What was said of a run, from its hosts to the run's folder here, beside what it learned or wrote.
+
+    diagnosis.jsonl   what the diagnosis said, and when: as one host saw it
+    doctor.json       what the doctor's quick form said at its start
+
+Each start of a run is a job, whose folder on each host has a diagnosis.jsonl of its own. Here
+their lines follow each other; those of a job begin at the first "begin" with its launch_id. What
+hosts tell is anybody's: sizes are bounded, and whoever reads lines looks at each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from yoked.agent.jobfolder import DOCTOR_NAME, TIMELINE_NAME
+from yoked.core.fs import write_bytes
+from yoked.diagnosis.timeline import MOST_BYTES
+from yoked.errors import HostError, YokedError
+from yoked.launch.listing import TAKEN, is_taken
+from yoked.launch.mirror import fetch_json, pieces
+from yoked.launch.outputs import require_same_program
+from yoked.launch.registry import Record
+from yoked.paths import private_folder
+from yoked.remote.client import AgentClient, host_wrote
+from yoked.runs import MARK
+from yoked.shape import anything, quantity, require
+
+Reach = Callable[[str], AbstractContextManager[AgentClient]]
+
+# Where attempts begin and end is written to a full journal too.
+_MOST_BYTES = MOST_BYTES + (1 << 20)
+_FINDING = {
+    "check": str,
+    "severity": lambda value: value in ("error", "warning"),
+    "hosts": [str],
+    "saw": str,
+    "why": str,
+    "fix": [{"host": (str, None), "command": str}],
+    "follows": [anything],
+}
+_DOCTOR = {
+    "launch_id": str,
+    "time_s": quantity,
+    "asked": bool,
+    "why": (str, None),
+    "took_s?": quantity,
+    "findings": [_FINDING],
+}
+
+
+def bring_said(record: Record, here: Path, reach: Reach, note: Callable[[str], None]) -> None:
+    """Copy what was said of a job into its run's folder, which is there.
+
+    From the host of node 0, else from the first that answers. reach: a connection to a host. What
+    cannot be had is told to note: how the run went matters more.
+    """
+    problem: YokedError | OSError | None = None
+    folders = {host: told["folder"] for host, told in record.hosts.items()}
+    for host in sorted(record.hosts, key=lambda host: int(record.hosts[host]["node_rank"])):
+        try:
+            with reach(host) as client:
+                _bring_timeline(client, f"{folders[host]}/{TIMELINE_NAME}", here, record.launch_id)
+                if record.hosts[host]["node_rank"] == 0:
+                    _bring_doctor(client, f"{folders[host]}/{DOCTOR_NAME}", here, note)
+            return
+        except HostError as silent:
+            problem = problem or silent
+        except (YokedError, OSError) as found:
+            problem = found
+            break
+    if problem is not None:
+        why = problem.what if isinstance(problem, YokedError) else problem
+        note(f"what the diagnosis said of run {record.name} is still on its hosts: {why}")
+
+
+def bring_program(record: Record, here: Path, reach: Reach, note: Callable[[str], None]) -> None:
+    """The same of a program of `yoked run`, whose folder here is made if it is not there.
+
+    Raises UsageError where that folder is something else.
+    """
+    require_same_program(record, here)
+    private_folder(here)
+    (here / MARK).touch()
+    bring_said(record, here, reach, note)
+
+
+def _bring_doctor(
+    client: AgentClient, remote: str, here: Path, note: Callable[[str], None]
+) -> None:
+    """Copy what the doctor said at the start of a job. What is none stays there, and is told."""
+    _require_place(here, DOCTOR_NAME)
+    try:
+        with host_wrote(client.host, "what the doctor said"):
+            doctor = fetch_json(client, remote)
+            require(doctor, (_DOCTOR, None))
+    except HostError as odd:
+        note(odd.what)
+        return
+    if doctor is not None:
+        text = json.dumps(doctor, indent=2) + "\n"
+        write_bytes(here / DOCTOR_NAME, text.encode(), mode=0o600, durable=False)
+
+
+def _require_place(here: Path, name: str) -> None:
+    """Raise YokedError where a file cannot be written."""
+    if is_taken(here, name):
+        raise YokedError(f"{here / name}: {TAKEN}", fix="move it away")
+
+
+def _bring_timeline(client: AgentClient, remote: str, here: Path, launch_id: str) -> None:
+    """Have the lines of a job here grow by what is new of them there."""
+    _require_place(here, TIMELINE_NAME)
+    path = here / TIMELINE_NAME
+    parts = _by_launch(path.read_bytes()) if path.is_file() else {}
+    ours = parts.get(launch_id, b"")
+    begun = ours[: ours.find(b"\n") + 1]
+    # What another host wrote begins with other words.
+    is_same = begun == b"".join(pieces(client, remote, 0, len(begun), cut=True)) if begun else True
+    offset = len(ours) if is_same else 0
+    came = b"".join(pieces(client, remote, offset, _MOST_BYTES - offset, cut=True))
+    # The last line may be in the making.
+    whole = ours[:offset] + came[: came.rfind(b"\n") + 1]
+    # Of two hosts that of which more is known.
+    if len(whole) <= len(ours):
+        return
+    parts[launch_id] = whole
+    write_bytes(path, b"".join(parts.values()), mode=0o600, durable=False)
+
+
+def _by_launch(content: bytes) -> dict[str, bytes]:
+    """The lines of each job, in their order; "": those before the first that begins one."""
+    parts: dict[str, list[bytes]] = {}
+    launch_id = ""
+    for line in content.splitlines(keepends=True):
+        launch_id = _begun_by(line) or launch_id
+        parts.setdefault(launch_id, []).append(line)
+    return {launch_id: b"".join(lines) for launch_id, lines in parts.items()}
+
+
+def _begun_by(line: bytes) -> str | None:
+    """The launch of which a line is the first; None: of none."""
+    if b'"begin"' not in line:
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    told = found.get("launch_id") if isinstance(found, dict) else None
+    is_begin = isinstance(told, str) and found.get("event") == "begin"
+    return told if is_begin else None
