@@ -48,6 +48,7 @@ MODULES = {
     "job_stop": "jobs",
     "job_save": "jobs",
     "job_failed": "jobs",
+    "job_doctor": "jobs",
     "job_remove": "jobs",
     "job_logs": "logs",
     "job_reap": "reap",

@@ -13,6 +13,7 @@
   save.asked        somebody wants a checkpoint of a training; gone once its ranks are told
   diagnosis.json    why the run stands, as the host program can tell while it goes on
   diagnosis.jsonl   the same over time: what was said, and when (yoked.diagnosis.timeline)
+  doctor.json       node 0's: what the doctor's quick form said at the start
   stage.json        the host program's: which launchers and ranks a launch waits for
   failed.json       a controller's word that another host is over, for one that waits for it
   earlier.json      the host program's: attempts that failed and were followed by another one

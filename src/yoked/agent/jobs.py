@@ -24,6 +24,7 @@ from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import (
     ACTIVE,
     SAVE_ASKED,
+    DOCTOR_NAME,
     WORK,
     JobFolder,
     find_job,
@@ -172,6 +173,18 @@ def answer_job_failed(call: Call) -> bool:
     if job.launch_id != call.args["launch_id"] or job.state != "running":
         return False
     job.write("failed.json", call.args["failure"])
+    return True
+
+
+def answer_job_doctor(call: Call) -> bool:
+    """Keep with a job what the doctor said at its start; returns whether it was.
+
+    args: run, launch_id, said: an object. Another launch's job of that name is let alone.
+    """
+    job = find_job(call.args["run"])
+    if job.launch_id != call.args["launch_id"]:
+        return False
+    job.write(DOCTOR_NAME, call.args["said"])
     return True
 
 

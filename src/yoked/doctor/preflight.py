@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from yoked.doctor.render import errors_of, problem_lines, typed
+from yoked.doctor.render import errors_of, payload, problem_lines, typed
 from yoked.errors import FleetError, HostError, YokedError
 from yoked.units import format_duration, plural
 
@@ -62,6 +62,16 @@ class Preflight:
         if wrong := errors_of(findings):
             raise _stopped(self._fleet, examination, wrong)
         note(_all_well(examination, findings))
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What is kept of it with the run: `yoked doctor --json`, and why that says nothing."""
+        told: dict[str, Any] = {"asked": True, "why": None, "findings": []}
+        if isinstance(self._problem, YokedError):
+            return {**told, "why": self._problem.what}
+        if self._seen is None:
+            return {**told, "why": "the launch did not wait for it any longer"}
+        return {**told, **payload(*self._seen)}
 
     def explained(self, problem: YokedError) -> YokedError:
         """What a launch ends with that came to grief meanwhile: with all that the doctor knows.

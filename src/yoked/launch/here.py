@@ -28,8 +28,8 @@ from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, t
 from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
 from yoked.launch.registry import collect, job_name
-from yoked.launch.runrecord import bring_said
-from yoked.launch.start import Home, JobRequest, NodePlan, OnFault, plan_nodes, start_job
+from yoked.launch.runrecord import bring_said, keep_doctor, not_asked
+from yoked.launch.start import Home, JobRequest, NodePlan, OnFault, Started, plan_nodes, start_job
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
@@ -177,7 +177,12 @@ def _start(run: LocalRun, job: str, nodes: list[NodePlan], started: Callable[[],
         files={"config.json": json.dumps(dict(run.config))},
         home=Home(Path.cwd(), run.run_dir),
     )
-    start_job(request, nodes, lambda _: None, approve=lambda _: started())
+
+    def approve(begun: Started) -> None:
+        started()
+        keep_doctor(nodes[0].client, job, begun.launch_id, not_asked("there is no link"))
+
+    start_job(request, nodes, lambda _: None, approve=approve)
 
 
 @contextlib.contextmanager

@@ -11,9 +11,11 @@ hosts tell is anybody's: sizes are bounded, and whoever reads lines looks at eac
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any
 
 from yoked.agent.jobfolder import DOCTOR_NAME, TIMELINE_NAME
 from yoked.core.fs import write_bytes
@@ -24,7 +26,7 @@ from yoked.launch.mirror import fetch_json, pieces
 from yoked.launch.outputs import require_same_program
 from yoked.launch.registry import Record
 from yoked.paths import private_folder
-from yoked.remote.client import AgentClient, host_wrote
+from yoked.remote.client import AgentClient, RemoteBug, host_wrote
 from yoked.runs import MARK
 from yoked.shape import anything, quantity, require
 
@@ -49,6 +51,21 @@ _DOCTOR = {
     "took_s?": quantity,
     "findings": [_FINDING],
 }
+
+
+def keep_doctor(client: AgentClient, run: str, launch_id: str, said: Mapping[str, Any]) -> None:
+    """Have node 0 keep what the doctor said at the start of a job. said: without launch and time.
+
+    The run goes on where that cannot be: its disk is full, or the job has ended already.
+    """
+    told = {"launch_id": launch_id, "time_s": time.time(), **said}
+    with suppress(YokedError, RemoteBug):
+        client.call("job_doctor", run=run, launch_id=launch_id, said=told)
+
+
+def not_asked(why: str) -> dict[str, Any]:
+    """What there is to keep where the doctor was not asked."""
+    return {"asked": False, "why": why, "findings": []}
 
 
 def bring_said(record: Record, here: Path, reach: Reach, note: Callable[[str], None]) -> None:

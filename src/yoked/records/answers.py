@@ -154,6 +154,7 @@ RESULTS: Mapping[str, Rule] = {
     "job_stop": all_of(count),
     "job_save": flag,
     "job_remove": flag,
+    "job_doctor": flag,
     "job_reap": complete(
         {
             "processes": all_of(

@@ -19,6 +19,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
 from yoked.launch.launching import Launch, Stage
 from yoked.launch.registry import Record, collect
+from yoked.launch.runrecord import keep_doctor, not_asked
 from yoked.launch.start import JobRequest, NodePlan, Started, plan_nodes, start_job
 from yoked.records.examination import Need
 from yoked.remote.connect import Connections
@@ -89,13 +90,15 @@ def run_job(
         connect_s = time.monotonic() - began_s
 
         def approve(started: Started) -> None:
-            if preflight is None:
-                return
-            stage.doing("waiting for the doctor's quick form")
-            handle = RunHandle.of(started, reconnecting(fleet))
-            launch = Launch(handle.look, lambda: handle.clients, view.note)
-            # What came to grief is told at once, as the end of the run.
-            preflight.require_health(view.note, unless=launch.look)
+            said = not_asked("there is no link" if doctor else "--no-doctor")
+            if preflight is not None:
+                stage.doing("waiting for the doctor's quick form")
+                handle = RunHandle.of(started, reconnecting(fleet))
+                launch = Launch(handle.look, lambda: handle.clients, view.note)
+                # What came to grief is told at once, as the end of the run.
+                preflight.require_health(view.note, unless=launch.look)
+                said = preflight.said
+            keep_doctor(started.nodes[0].client, started.run, started.launch_id, said)
 
         started = start_job(request, nodes, view.note, stage=stage, approve=approve)
         with left_running(started.run, view.note, fleet.flag):

@@ -542,6 +542,20 @@ def test_only_a_run_that_goes_on_is_told_that_another_host_is_over(
     assert not tell(job.launch_id)
 
 
+def test_what_the_doctor_said_is_kept_with_the_job_of_that_launch(
+    agent: AgentClient, root: Path
+) -> None:
+    job = launch(agent, root, SLEEPER)
+    said = {"asked": True, "findings": []}
+
+    another = agent.call("job_doctor", run="try", launch_id="another", said=said)
+    nothing = job.read("doctor.json")
+    kept = agent.call("job_doctor", run="try", launch_id=job.launch_id, said=said)
+
+    assert (another, nothing, kept) == (False, {}, True)
+    assert job.read("doctor.json") == said
+
+
 def test_how_it_ended_is_noted_on_a_full_disk_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

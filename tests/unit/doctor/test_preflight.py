@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
+from tests.schemas import conforms
 
 from yoked.cli.output import Output
 from yoked.doctor import preflight
@@ -211,6 +212,35 @@ def test_nobody_waits_for_ever(
 
     assert said(output) == snapshot
     over.set()
+
+
+def test_what_was_found_is_kept_as_the_doctor_has_it_for_programs(
+    finds: Callable[..., Any], output: Output
+) -> None:
+    finds(CLOCK)
+    with run_preflight(FLEET, NEED, wanted=True) as doctor:
+        assert doctor is not None
+        doctor.require_health(output.note)
+
+    said = doctor.said
+
+    assert (said["asked"], said["why"], said["ok"], said["took_s"]) == (True, None, True, 0.5)
+    (found,) = conforms("doctor", said)["findings"]
+    assert (found["check"], found["severity"], found["hosts"]) == ("clock", "warning", ["beta"])
+
+
+def test_of_a_look_that_could_not_be_made_the_reason_is_kept(
+    finds: Callable[..., Any], output: Output
+) -> None:
+    def fail() -> None:
+        raise DataError("no code")
+
+    finds(look=fail)
+    with run_preflight(FLEET, NEED, wanted=True) as doctor:
+        assert doctor is not None
+        doctor.require_health(output.note)
+
+    assert doctor.said == {"asked": True, "why": "no code", "findings": []}
 
 
 @pytest.mark.parametrize(
