@@ -21,6 +21,8 @@ MARK = ".yoked-run"
 COPY_MARK = ".yoked-copy.json"
 # A folder with one of these is a run; the newest of them says when it was last alive.
 _MARKS = ("run.json", "metrics.jsonl", "result.json")
+# No program's record is larger: a command line may have 2 MiB.
+_MOST_RECORD_BYTES = 8 << 20
 
 
 def stamp(now: datetime) -> str:
@@ -42,6 +44,29 @@ def same_runs(runs_dir: Path) -> str:
     return "" if runs_dir == Path("runs") else f" --runs-dir {path_word(runs_dir)}"
 
 
+def is_program(folder: Path) -> bool:
+    """Whether a run is a program of `yoked run`: it has no model, curve or checkpoint of ours."""
+    path = folder / "run.json"
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        # A folder that somebody gave us may have a device in its place.
+        if stat.S_ISREG(found.st_mode) and found.st_size <= _MOST_RECORD_BYTES:
+            return (read_json(path) or {}).get("trains") is False
+    return False
+
+
+def no_training(folder: Path) -> UsageError:
+    """The error where a training is wanted and a program is named."""
+    name = path_word(folder.resolve().name)
+    return UsageError(
+        f"run {folder.resolve().name} is a program of `yoked run`, and no training of yoked's",
+        fix=(
+            f"yoked fetch {name} --outputs 'out/*.pt'    brings what it wrote",
+            f"yoked logs {name}    shows what it printed",
+        ),
+    )
+
+
 def require_new(folder: Path) -> None:
     """Raise UsageError if a run, or anything else, is in the folder that a new one is to have.
 
@@ -49,11 +74,10 @@ def require_new(folder: Path) -> None:
     replaced.
     """
     if (folder / "run.json").exists():
-        raise UsageError(
-            f"there is a run named {folder.name} in {folder.parent} already",
-            fix="--run NAME with another name, or go on with it: --resume --run "
-            f"{path_word(folder.name)}",
-        )
+        fix = "--run NAME with another name"
+        if not is_program(folder):
+            fix += f", or go on with it: --resume --run {path_word(folder.name)}"
+        raise UsageError(f"there is a run named {folder.name} in {folder.parent} already", fix=fix)
     require_ours(folder)
     require_plain(folder)
 
@@ -110,6 +134,11 @@ def list_runs(runs_dir: Path) -> list[Path]:
     return [folder for alive, _, folder in sorted(seen, reverse=True) if alive]
 
 
+def list_trainings(runs_dir: Path) -> list[Path]:
+    """The same without programs of `yoked run`."""
+    return [folder for folder in list_runs(runs_dir) if not is_program(folder)]
+
+
 def holds_runs(folder: Path) -> bool:
     """Whether a folder is one of runs: of trainings, or of what was brought here of a run."""
     if not folder.is_dir():
@@ -118,17 +147,20 @@ def holds_runs(folder: Path) -> bool:
 
 
 def find_run(named: str | None, runs_dir: Path) -> Path:
-    """The folder of a run given by name or path; None: the latest.
+    """The folder of a training given by name or path; None: the latest.
 
-    Raises UsageError where there is none, or not of files and folders alone (`require_plain`).
+    Raises UsageError where there is none, or not of files and folders alone (`require_plain`), and
+    for a program of `yoked run`.
     """
     found = _find(named, runs_dir)
+    if is_program(found):
+        raise no_training(found)
     require_plain(found)
     return found
 
 
 def _find(named: str | None, runs_dir: Path) -> Path:
-    runs = list_runs(runs_dir)
+    runs = list_trainings(runs_dir)
     if named is None:
         if not runs:
             raise UsageError(

@@ -9,7 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
-from yoked.runs import find_run, holds_runs, list_runs, new_run_name, require_new
+from yoked.runs import find_run, holds_runs, is_program, list_runs, new_run_name, require_new
 
 
 def make_run(runs_dir: Path, name: str, *, alive_s: int) -> Path:
@@ -80,6 +80,39 @@ def test_two_runs_in_one_second_get_two_names(tmp_path: Path) -> None:
     (tmp_path / "20260701-123005").mkdir()
 
     assert new_run_name(tmp_path, now) == "20260701-123005-2"
+
+
+def test_a_program_is_a_run_and_no_training(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    training = make_run(tmp_path, "night", alive_s=50)
+    program = make_run(tmp_path, "sweep", alive_s=100)
+    (program / "run.json").write_text('{"trains": false}')
+
+    assert [run.name for run in list_runs(tmp_path)] == ["sweep", "night"]
+    assert find_run(None, tmp_path) == training
+    for named in ("sweep", str(program)):
+        with pytest.raises(UsageError) as caught:
+            find_run(named, tmp_path)
+        assert str(caught.value) == snapshot
+    with pytest.raises(UsageError) as caught:
+        require_new(program)
+    assert "--resume" not in str(caught.value)
+    (training / "run.json").unlink()
+    with pytest.raises(UsageError, match="there is no run in"):
+        find_run(None, tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"trains": "false"}', '{"trains": 0}'])
+def test_what_does_not_say_that_it_is_a_program_is_none(tmp_path: Path, content: str) -> None:
+    run = make_run(tmp_path, "given", alive_s=50)
+    (run / "run.json").write_text(content)
+
+    assert not is_program(run)
+
+
+def test_a_pipe_is_not_asked_whether_it_is_a_program(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+
+    assert not is_program(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "pipe"])

@@ -13,6 +13,7 @@
   save.asked        somebody wants a checkpoint of a training; gone once its ranks are told
   diagnosis.json    why the run stands, as the host program can tell while it goes on
   diagnosis.jsonl   the same over time: what was said, and when (yoked.diagnosis.timeline)
+  run.json          of a program of `yoked run`: what it is, as the run's folder has it
   doctor.json       node 0's: what the doctor's quick form said at the start
   stage.json        the host program's: which launchers and ranks a launch waits for
   failed.json       a controller's word that another host is over, for one that waits for it
@@ -53,6 +54,7 @@ STACKS_ASKED, SAVE_ASKED = "stacks.asked", "save.asked"
 NOTIFY_NAME = "notify.json"
 TIMELINE_NAME = "diagnosis.jsonl"
 DOCTOR_NAME = "doctor.json"
+PROGRAM_NAME = "run.json"
 # A job in one of these is not over.
 ACTIVE = ("prepared", "running")
 _REMOVED = ".removed-"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from yoked.cli.output import Output
 from yoked.console import StageProgress
@@ -55,12 +55,16 @@ def bring_outputs(
 
 
 def bring_record(
-    end: JobEnd, handle: RunHandle, fleet_file: Path, note: Callable[[str], None]
+    end: JobEnd,
+    handle: RunHandle,
+    fleet_file: Path,
+    note: Callable[[str], None],
+    result: Mapping[str, Any] | None = None,
 ) -> None:
     """Bring what is small of a run that was looked at to its end into its folder here.
 
-    fleet_file: of its hosts. How the run went is what is told: a reason that it did not come is a
-    note beside it.
+    fleet_file: of its hosts. result: what is printed of a program; None: what its hosts tell. How
+    the run went is what is told: a reason that it did not come is a note beside it.
     """
     record = end.record
     if end.detached or record.active:
@@ -68,7 +72,7 @@ def bring_record(
     here = Path("runs") / record.name
     try:
         if record.trains is None:
-            bring_program(record, here, handle.reach, note)
+            bring_program(record, here, handle.reach, note, result or end.to_dict())
         elif record.run_dir is None:
             _bring_training(end, handle, here, fleet_file, note)
         elif set(record.hosts) == {HERE} and Path(record.run_dir).is_dir():

@@ -150,7 +150,6 @@ def report_end(
     """
     evidence, commands = end.evidence, end.next_commands(flag)
     if came is not None:
-        more["outputs"] = came.to_dict()
         evidence += came.lines() or [f"no file matches {', '.join(came.patterns)}"]
     elif end.record.outputs and not end.detached:
         from yoked.launch.outputs import tell_place
@@ -160,10 +159,42 @@ def report_end(
         commands.append(f"yoked fetch {end.run}{flag}")
     # Those of a host know no fleet's file.
     commands = [about_fleet(line, flag) for line in commands]
-    output.result(
-        {**end.to_dict(), **more}, verdict=end.verdict, evidence=evidence, next_commands=commands
-    )
+    payload = _end_payload(end, came, **more)
+    output.result(payload, verdict=end.verdict, evidence=evidence, next_commands=commands)
     return end.exit_code
+
+
+def _end_payload(end: JobEnd, came: Outputs | None, **more: Any) -> dict[str, Any]:
+    outputs = {} if came is None else {"outputs": came.to_dict()}
+    return {**end.to_dict(), **more, **outputs}
+
+
+def job_payload(
+    job: FleetJob, run: str | None = None, came: Outputs | None = None
+) -> dict[str, Any]:
+    """The object that --json prints of a job that a command started. run, came: as below."""
+    run = run or job.started.run
+    told = _started(job, run)
+    if job.end is None:
+        return {**told, **verdict_of(run, "running", ())}
+    return _end_payload(job.end, came, **told)
+
+
+def _started(job: FleetJob, run: str) -> dict[str, Any]:
+    hosts = [
+        {
+            "name": node.host.name,
+            "ranks": node.ranks,
+            "address": node.address,
+            "interface": node.interface,
+            "python": node.python,
+        }
+        for node in job.started.nodes
+    ]
+    told = {"run": run, "job": job.started.run, "hosts": hosts, "start_s": job.started.took_s}
+    if job.started.sent is not None:
+        told["sent"] = job.started.sent.to_dict()
+    return told
 
 
 def report_job(
@@ -178,24 +209,11 @@ def report_job(
     run: what it is a start of; None: it is a run of its own. came: outputs that were brought here.
     """
     run, flag = run or job.started.run, same_fleet(flags.fleet)
-    hosts = [
-        {
-            "name": node.host.name,
-            "ranks": node.ranks,
-            "address": node.address,
-            "interface": node.interface,
-            "python": node.python,
-        }
-        for node in job.started.nodes
-    ]
-    told = {"run": run, "job": job.started.run, "hosts": hosts, "start_s": job.started.took_s}
-    if job.started.sent is not None:
-        told["sent"] = job.started.sent.to_dict()
     if job.end is not None:
-        return report_end(job.end, output, flag, came=came, **told)
+        return report_end(job.end, output, flag, came=came, **_started(job, run))
     output.result(
-        {**told, **verdict_of(run, "running", ())},
-        verdict=f"run {run} runs on {len(hosts)} hosts, and needs nobody here",
+        job_payload(job, run),
+        verdict=f"run {run} runs on {len(job.started.nodes)} hosts, and needs nobody here",
         next_commands=[f"yoked attach {run}{flag}", f"yoked stop {run}{flag}"],
     )
     return 0

@@ -106,18 +106,22 @@ def trains_here(host: Host) -> bool:
     return own and importlib.util.find_spec("torch") is not None
 
 
-def check_versions(
-    interpreters: Sequence[tuple[Host, AgentClient, str]],
-) -> list[VersionProblem]:
-    """What keeps these interpreters from training together; nothing is imported for it.
+def all_versions(interpreters: Sequence[tuple[Host, AgentClient, str]]) -> list[Versions]:
+    """What these interpreters have of what must agree; nothing is imported for it.
 
-    interpreters: (host, its agent, path of its Python), rank 0's first.
+    interpreters: (host, its agent, path of its Python). Raises HostError where one does not start.
     """
+    return at_once(lambda each: host_versions(each[1], each[2], [_MUST_AGREE]), interpreters)
 
-    def look(each: tuple[Host, AgentClient, str]) -> str | None:
-        return host_versions(each[1], each[2], [_MUST_AGREE]).packages[_MUST_AGREE]
 
-    found = at_once(look, interpreters)
+def check_versions(
+    interpreters: Sequence[tuple[Host, AgentClient, str]], versions: Sequence[Versions]
+) -> list[VersionProblem]:
+    """What keeps these interpreters from training together.
+
+    interpreters: as above, rank 0's first. versions: theirs.
+    """
+    found = [each.packages[_MUST_AGREE] for each in versions]
     problems: list[VersionProblem] = []
     first = found[0] if found else None
     for (host, _, python), has in zip(interpreters, found, strict=True):

@@ -23,7 +23,7 @@ from unicodedata import normalize
 
 from yoked.agent.jobfolder import WORK
 from yoked.core.faults import fault
-from yoked.core.fs import free_bytes, write_bytes
+from yoked.core.fs import free_bytes, read_json, write_bytes
 from yoked.core.patterns import any_matches
 from yoked.errors import UsageError
 from yoked.launch.listing import TAKEN, is_taken, paths_to, tell_refused
@@ -31,7 +31,7 @@ from yoked.launch.mirror import pieces
 from yoked.launch.registry import Record
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
-from yoked.runs import MARK, require_ours, require_plain
+from yoked.runs import MARK, is_program, require_ours, require_plain
 from yoked.units import format_bytes, listed, plural
 
 FOLDER = "outputs"
@@ -267,22 +267,21 @@ def host_folders(hosts: Iterable[str]) -> dict[str, str]:
 
 
 def require_same_program(record: Record, here: Path) -> None:
-    """Raise UsageError for a folder that is not that of this run."""
+    """Raise UsageError for a folder that is not that of this run of a program."""
     require_ours(here)
     if here.exists():
         require_plain(here)
-    if (here / "run.json").exists():
+    if (here / "run.json").exists() and not is_program(here):
         raise UsageError(
             f"{here} is a training, and {record.name} on the hosts is another run",
             fix="--runs-dir FOLDER    names another folder for what comes",
         )
-    try:
-        known = (here / FOLDER / _LAUNCH).read_text(encoding="utf-8")
-    except OSError:
-        return
-    if known != record.launch_id:
+    what, known = "the record", (read_json(here / "run.json") or {}).get("launch_id")
+    with contextlib.suppress(OSError):
+        what, known = "the outputs", (here / FOLDER / _LAUNCH).read_text(encoding="utf-8")
+    if known not in (None, record.launch_id):
         raise UsageError(
-            f"{here} has the outputs of another run of that name than the one on the hosts",
+            f"{here} has {what} of another run of that name than the one on the hosts",
             fix=f"move it away: mv {shlex.quote(str(here))} {shlex.quote(str(here))}.other",
         )
 

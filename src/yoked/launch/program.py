@@ -34,6 +34,11 @@ class Program:
     is_limited: bool = True
     include: tuple[str, ...] = ()
 
+    @property
+    def argv(self) -> list[str]:
+        """What stands behind `yoked run --`."""
+        return [*(["-m"] if self.kind == "module" else []), self.name, *self.args]
+
     def to_dict(self) -> dict[str, object]:
         """As job.json has it."""
         return {"kind": self.kind, "name": self.name, "args": list(self.args)}

@@ -3,6 +3,9 @@
     diagnosis.jsonl   what the diagnosis said, and when: as one host saw it
     doctor.json       what the doctor's quick form said at its start
 
+A program of `yoked run` has run.json and result.json beside them, which are made here: rank 0's
+host has no folder of the run.
+
 Each start of a run is a job, whose folder on each host has a diagnosis.jsonl of its own. Here
 their lines follow each other; those of a job begin at the first "begin" with its launch_id. What
 hosts tell is anybody's: sizes are bounded, and whoever reads lines looks at each.
@@ -12,12 +15,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from yoked.agent.jobfolder import DOCTOR_NAME, TIMELINE_NAME
+from yoked.agent.jobfolder import DOCTOR_NAME, PROGRAM_NAME, TIMELINE_NAME
+from yoked.agent.verdict import RESULT_NAME
 from yoked.core.fs import write_bytes
 from yoked.diagnosis.timeline import MOST_BYTES
 from yoked.errors import HostError, YokedError
@@ -27,8 +31,11 @@ from yoked.launch.outputs import require_same_program
 from yoked.launch.registry import Record
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient, RemoteBug, host_wrote
-from yoked.runs import MARK
-from yoked.shape import anything, quantity, require
+from yoked.runs import MARK, is_program
+from yoked.shape import amount, anything, quantity, require
+
+if TYPE_CHECKING:
+    from yoked.launch.start import JobRequest, NodePlan
 
 Reach = Callable[[str], AbstractContextManager[AgentClient]]
 
@@ -42,6 +49,23 @@ _FINDING = {
     "why": str,
     "fix": [{"host": (str, None), "command": str}],
     "follows": [anything],
+}
+_PROGRAM = {
+    "run": str,
+    "launch_id": str,
+    "trains": lambda value: value is False,
+    "program": {"argv": [str], "folder": str},
+    "hosts": [
+        {
+            "rank": amount,
+            "name": str,
+            "address": str,
+            "interface": str,
+            "device": str,
+            "python": str,
+            "versions": {str: (str, None)},
+        }
+    ],
 }
 _DOCTOR = {
     "launch_id": str,
@@ -93,15 +117,81 @@ def bring_said(record: Record, here: Path, reach: Reach, note: Callable[[str], N
         note(f"what the diagnosis said of run {record.name} is still on its hosts: {why}")
 
 
-def bring_program(record: Record, here: Path, reach: Reach, note: Callable[[str], None]) -> None:
-    """The same of a program of `yoked run`, whose folder here is made if it is not there.
+def program_file(request: JobRequest, nodes: Sequence[NodePlan], launch_id: str) -> dict[str, str]:
+    """run.json of a person's program, by its name: a file of the job on each host."""
+    folder = request.program.folder
+    if folder is None or not request.program.is_limited:
+        # What yoked trains or measures has a record of its own.
+        return {}
+    places = [node for node in nodes for _ in range(node.ranks)]
+    content = {
+        "run": request.run,
+        "launch_id": launch_id,
+        "trains": False,
+        "program": {"argv": request.program.argv, "folder": folder.resolve().name},
+        "hosts": [
+            {
+                "rank": rank,
+                "name": node.host.name,
+                "address": node.address,
+                "interface": node.interface,
+                "device": node.device_type,
+                "python": node.python,
+                "versions": dict(node.versions),
+            }
+            for rank, node in enumerate(places)
+        ],
+    }
+    return {PROGRAM_NAME: json.dumps(content)}
 
-    Raises UsageError where that folder is something else.
+
+def bring_program(
+    record: Record,
+    here: Path,
+    reach: Reach,
+    note: Callable[[str], None],
+    result: Mapping[str, Any] | None,
+) -> None:
+    """Make the record of a program of `yoked run`: run.json, result.json and what was said of it.
+
+    here: its folder, which is made if it is not there. result: what `yoked run --json` prints;
+    None: it goes on. Raises UsageError where that folder is something else, and YokedError where
+    no host tells what the program is.
     """
     require_same_program(record, here)
+    program = _program_of(record, reach)
+    if program is None:
+        return
+    had = is_program(here)
     private_folder(here)
     (here / MARK).touch()
+    told = {**program, "attempt": record.attempt + 1, "started_s": record.started_s}
+    _write(here / PROGRAM_NAME, told)
+    # Who followed it from its start knows more of it than who looks at its end.
+    if result is not None and not (had and (here / RESULT_NAME).is_file()):
+        _write(here / RESULT_NAME, record.verdict or result)
     bring_said(record, here, reach, note)
+
+
+def _program_of(record: Record, reach: Reach) -> Mapping[str, Any] | None:
+    """run.json as a host of the job has it; None: it is no person's program."""
+    problem: YokedError | None = None
+    for host, told in record.hosts.items():
+        try:
+            with reach(host) as client, host_wrote(host, f"{PROGRAM_NAME} of the job"):
+                found = fetch_json(client, f"{told['folder']}/{PROGRAM_NAME}")
+                require(found, (_PROGRAM, None))
+            return found
+        except HostError as silent:
+            problem = problem or silent
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2) + "\n"
+    write_bytes(path, text.encode(), mode=0o600, durable=False)
 
 
 def _bring_doctor(
@@ -117,8 +207,7 @@ def _bring_doctor(
         note(odd.what)
         return
     if doctor is not None:
-        text = json.dumps(doctor, indent=2) + "\n"
-        write_bytes(here / DOCTOR_NAME, text.encode(), mode=0o600, durable=False)
+        _write(here / DOCTOR_NAME, doctor)
 
 
 def _require_place(here: Path, name: str) -> None:

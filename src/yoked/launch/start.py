@@ -33,6 +33,7 @@ from yoked.launch.bootstrap.notice import SILENCE_S, WAIT_S
 from yoked.launch.environment import environment_python, host_versions
 from yoked.launch.launching import Stage
 from yoked.launch.program import Program
+from yoked.launch.runrecord import program_file
 from yoked.remote.client import AgentClient, RemoteBug
 from yoked.units import listed
 
@@ -95,8 +96,9 @@ class JobRequest:
 class NodePlan:
     """A host as it takes part: how it is reached, what trains there, and with what.
 
-    device_type, gpus: what its ranks will train on, as far as is known before they start. data:
-    variables with the paths of what was pushed there.
+    device_type, gpus: what its ranks will train on, as far as is known before they start. versions:
+    of Python and of packages there, by name, as far as somebody asked. data: variables with the
+    paths of what was pushed there.
     """
 
     host: Host
@@ -108,6 +110,7 @@ class NodePlan:
     address: str
     device_type: str = "cpu"
     gpus: Sequence[Gpu] = ()
+    versions: Mapping[str, str | None] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -335,7 +338,12 @@ def _prepare_all(
             env=rank_environment(request, node, launch_id, packages[number], nodes[0].address),
             cwd=work_folder(request, node),
             tree=None if work is None else work.digest,
-            files={**credentials[number], **request.files, **notify_file(request, number)},
+            files={
+                **credentials[number],
+                **request.files,
+                **notify_file(request, number),
+                **program_file(request, nodes, launch_id),
+            },
         )
         return kept
 

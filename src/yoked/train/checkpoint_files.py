@@ -32,7 +32,7 @@ from yoked.core.fs import HashingWriter, locked, sha256_of, sync_path
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
 from yoked.records.manifest import FileEntry, Manifest, best_of
-from yoked.runs import copied_from
+from yoked.runs import copied_from, is_program, no_training
 
 MODEL_FOLDERS = "base_checkpoints"
 _MODELS = "model_*.pt"
@@ -329,7 +329,8 @@ def _holder(lock: Path) -> str:
 
 
 def find_model_folder(path: Path) -> Path:
-    """The folder of the model_*.pt files that a path means. Raises CheckpointError.
+    """The folder of the model_*.pt files that a path means. Raises CheckpointError, and UsageError
+    for a program of `yoked run`.
 
     path: such a folder, a run's, one with base_checkpoints/ (nanochat's base), or that one. Of
     several models, the one that was saved last: it is the one that is being worked on.
@@ -343,6 +344,8 @@ def find_model_folder(path: Path) -> Path:
             return max(found, key=_saved_at)
     if found := [folder for folder in path.glob("*/") if any(folder.glob(_MODELS))]:
         return max(found, key=_saved_at)
+    if is_program(path):
+        raise no_training(path)
     if (path / "run.json").is_file():
         copied = copied_from(path) is not None
         raise CheckpointError(

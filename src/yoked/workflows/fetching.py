@@ -16,7 +16,7 @@ from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
 from yoked.launch.mirror import CHECKPOINTS, find_checkpoint, mirror_run
 from yoked.launch.runrecord import bring_said
 from yoked.remote.client import AgentClient
-from yoked.runs import copied_from, list_runs, mark_copy, same_runs
+from yoked.runs import copied_from, list_trainings, mark_copy, same_runs
 from yoked.train.tokenizer import PICKLE_NAME
 
 
@@ -133,7 +133,7 @@ def _find(clients: Mapping[str, AgentClient], here: Path) -> tuple[str, str]:
         folder = f"{client.call('facts')['state']}/runs/{name}"
         if client.call("file_list", folder=folder):
             return host, folder
-    if here in list_runs(here.parent) and copied_from(here) is None:
+    if here in list_trainings(here.parent) and copied_from(here) is None:
         raise UsageError(
             f"run {name} is this machine's own: it is in {here}",
             fix=f"yoked sample {quote(name)}{same_runs(here.parent)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View, left_running, shown
 from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
 from yoked.launch.datapush import push_compiled
-from yoked.launch.environment import check_versions
+from yoked.launch.environment import all_versions, check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
 from yoked.launch.launching import Launch, Stage
@@ -74,7 +74,7 @@ def run_job(
             request.device,
         )
         stage.doing(f"comparing the versions of Python and torch on {listed(clients)}")
-        require_versions(nodes)
+        nodes = require_versions(nodes)
         records, _ = collect(clients)
         if others := [*other_runs(records, request.run), *runs_of_others(clients)]:
             # A question, and the line that is drawn, would be in each other's way.
@@ -119,8 +119,13 @@ def _push_compiled(node: NodePlan) -> None:
         push_compiled(node.client, node.python)
 
 
-def require_versions(nodes: Iterable[NodePlan]) -> None:
-    """Raise HostError for versions that do not work together."""
-    problems = check_versions([(node.host, node.client, node.python) for node in nodes])
-    if problems:
+def require_versions(nodes: Sequence[NodePlan]) -> list[NodePlan]:
+    """The same with their versions. Raises HostError for those that do not work together."""
+    interpreters = [(node.host, node.client, node.python) for node in nodes]
+    found = all_versions(interpreters)
+    if problems := check_versions(interpreters, found):
         raise HostError("\n".join(problem.what for problem in problems), fix=problems[0].fix)
+    return [
+        replace(node, versions={"python": has.python, **has.packages})
+        for node, has in zip(nodes, found, strict=True)
+    ]

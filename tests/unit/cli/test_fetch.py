@@ -332,6 +332,17 @@ def test_outputs_of_a_run_that_was_followed_come_by_themselves(
     assert "still on the hosts: 1 file (7 B) of run try" in capsys.readouterr().err
 
 
+PROGRAM = {
+    "run": "try",
+    "trains": False,
+    "program": {"argv": ["train.py", "--fast"], "folder": "mine"},
+    "hosts": [
+        {
+            "rank": 0, "name": "here", "address": "127.0.0.1", "interface": "lo", "device": "cpu",
+            "python": "/bin/python", "versions": {"python": "3.11.2", "torch": "2.13.0"},
+        }
+    ],
+}  # fmt: skip
 SAID = '{"event":"begin","launch_id":"one"}\n'
 
 
@@ -340,17 +351,49 @@ def test_what_was_said_of_a_program_comes_by_attach_and_by_fetch(
 ) -> None:
     said, here = Path("runs/try/diagnosis.jsonl"), Path("runs/try")
     (wrote.path / said.name).write_text(SAID)
+    told = {**PROGRAM, "launch_id": wrote.launch_id}
+    (wrote.path / "run.json").write_text(json.dumps(told))
+
     attach.command()
+    attached = json.loads((here / "result.json").read_text())
     assert said.read_text() == SAID
     said.unlink()
     fetch.command()
     assert said.read_text() == SAID
+    written = json.loads((here / "run.json").read_text())
+    assert {key: written[key] for key in told} == told
+    assert written["attempt"] == 1
+    # Its launcher left no outcome.
+    assert (attached["state"], attached["faults"][0]["cause"]) == ("failed", "launcher-died")
+    # That of who followed it is more.
+    assert json.loads((here / "result.json").read_text()) == attached
 
-    (here / ".yoked-run").unlink()
-    said.rename(here / "mine")
-    (here / "outputs").rename(tmp_path / "elsewhere")
+    here.rename(tmp_path / "elsewhere")
+    here.mkdir()
+    (here / "mine").touch()
     attach.command()
     assert [path.name for path in here.iterdir()] == ["mine"]
+
+
+def test_of_what_is_no_persons_program_no_folder_is_made(wrote: JobFolder) -> None:
+    attach.command()
+
+    assert not Path("runs").exists()
+
+
+def test_the_record_of_a_program_without_outputs_comes_and_which_files_is_asked(
+    wrote: JobFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with connect_here() as agent:
+        job = launch(agent, tmp_path / "state", "", run="mute")
+    until(lambda: job.read("end.json"), "the end")
+    (job.path / "run.json").write_text(json.dumps({**PROGRAM, "launch_id": job.launch_id}))
+
+    with pytest.raises(UsageError, match="which files"):
+        fetch.command("mute")
+
+    assert Path("runs/mute/result.json").is_file()
+    assert "runs/mute has what was said of run mute" in capsys.readouterr().err
 
 
 def test_what_was_said_of_a_training_comes_with_its_folder_by_attach(

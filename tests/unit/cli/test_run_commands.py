@@ -249,6 +249,26 @@ def test_a_run_that_was_brought_home_failed_with_its_verdict(
     assert row["faults"] == [{**FAULTS, "certainty": None, "detected_after_s": None}]
 
 
+def test_a_program_that_was_brought_home_is_listed_without_steps(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = tmp_path / "runs" / "sweep"
+    sweep.mkdir(parents=True)
+    ranks = [{"rank": rank, "name": name} for rank, name in enumerate(("alpha", "beta", "beta"))]
+    (sweep / "run.json").write_text(json.dumps({"trains": False, "hosts": ranks}))
+    (sweep / "result.json").write_text(json.dumps({"ok": True, "state": "interrupted"}))
+
+    runs.command(json_output=True)
+
+    (row,) = conforms("runs", json.loads(capsys.readouterr().out))["runs"]
+    assert (row["run"], row["state"], row["step"]) == ("sweep", "interrupted", None)
+    assert (row["hosts"], row["ranks"]) == (["alpha", "beta"], 3)
+
+
 @pytest.mark.parametrize(
     "faults", [[], [{}], "x", [{**FAULTS, "evidence": []}], [{**FAULTS, "rank": "1"}]]
 )

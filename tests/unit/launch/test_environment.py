@@ -28,6 +28,7 @@ from yoked.launch import requirements
 from yoked.launch.environment import (
     Difference,
     Versions,
+    all_versions,
     check_versions,
     differences,
     environment_python,
@@ -596,9 +597,8 @@ def test_hosts_must_agree_on_torch_but_not_on_its_build(
         bases[name].has(torch=version)
     bases["bare"].has(torch=None)
 
-    problems = check_versions(
-        [(Host(name), agent, str(base.python)) for name, base in bases.items()]
-    )
+    interpreters = [(Host(name), agent, str(base.python)) for name, base in bases.items()]
+    problems = check_versions(interpreters, all_versions(interpreters))
 
     assert [problem.host for problem in problems] == ["old", "bare"]
     assert "torch is 2.12.1 on old" in problems[0].what
@@ -615,9 +615,10 @@ def test_a_named_interpreter_without_torch_is_left_to_the_person(
     bases[1].has(torch=None)
     hosts = [Host("desk"), Host("attic", python="~/venv/bin/python")]
 
-    problems = check_versions(
-        [(host, agent, str(base.python)) for host, base in zip(hosts, bases, strict=True)]
-    )
+    interpreters = [
+        (host, agent, str(base.python)) for host, base in zip(hosts, bases, strict=True)
+    ]
+    problems = check_versions(interpreters, all_versions(interpreters))
 
     assert [problem.fix[0] for problem in problems] == snapshot
 

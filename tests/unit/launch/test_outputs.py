@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import tempfile
@@ -279,6 +280,19 @@ def test_a_training_of_that_name_is_left_alone(tmp_path: Path) -> None:
         find(tmp_path / "here", Host({"a": b"a"}))
 
     assert "is a training" in caught.value.what
+
+
+def test_beside_the_record_of_a_program_its_outputs_come_and_no_others(tmp_path: Path) -> None:
+    program = {"trains": False, "launch_id": "first"}
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "run.json").write_text(json.dumps(program))
+
+    found = find(tmp_path / "here", Host({"a": b"a"}))
+    (tmp_path / "here" / "run.json").write_text(json.dumps({**program, "launch_id": "another"}))
+
+    assert found.new_files == 1
+    with pytest.raises(UsageError, match="has the record of another run"):
+        find(tmp_path / "here", Host({"a": b"a"}))
 
 
 def test_another_run_of_that_name_does_not_mix_with_this(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from yoked.errors import HostError
+from yoked.errors import HostError, UsageError
 from yoked.launch.registry import Record
-from yoked.launch.runrecord import bring_said
+from yoked.launch.runrecord import bring_program, bring_said
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
+from yoked.runs import is_program
 
 DOCTOR = {
     "launch_id": "one", "time_s": 5.0, "asked": True, "why": None, "took_s": 1.5,
@@ -185,3 +187,76 @@ def test_nothing_is_written_through_a_link(hosts: Hosts, tmp_path: Path, name: s
 
     assert mine.read_text() == "my own"
     assert len(hosts.notes) == 1
+
+
+PROGRAM = {
+    "run": "night", "launch_id": "one", "trains": False,
+    "program": {"argv": ["train.py"], "folder": "mine"},
+    "hosts": [
+        {
+            "rank": 0, "name": "attic", "address": "10.0.0.1", "interface": "eth0",
+            "device": "cpu", "python": "/bin/python", "versions": {"python": "3.11.2"},
+        }
+    ],
+}  # fmt: skip
+FAILURE = {"host": "attic", "rank": 0, "cause": "out-of-memory", "what": "killed", "fix": []}
+
+
+def bring(
+    hosts: Hosts, here: Path, *, failed: bool, odd: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """A program that has ended, of which host cellar tells what it is."""
+    hosts.write("cellar", json.dumps({**PROGRAM, **odd}).encode(), name="run.json")
+    state = "failed" if failed else "finished"
+    told = {
+        host: {
+            "node_rank": number, "trains": None, "folder": str(hosts.root / host), "state": state,
+            "failure": FAILURE if failed else None, "attempt": 1, "started_s": 7.0,
+        }
+        for number, host in enumerate(("attic", "cellar"))
+    }  # fmt: skip
+    record = Record("night", "one", told)
+    bring_program(record, here, hosts._reach, hosts.notes.append, {"state": state})
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_program_has_what_it_is_and_what_it_came_to(
+    hosts: Hosts, tmp_path: Path, failed: bool
+) -> None:
+    hosts.silent.add("attic")
+    hosts.write("cellar", begin("one", "cellar"))
+    here = tmp_path / "runs" / "sweep"
+
+    bring(hosts, here, failed=failed)
+
+    assert json.loads((here / "run.json").read_text()) == {
+        **PROGRAM, "attempt": 2, "started_s": 7.0,
+    }  # fmt: skip
+    result = json.loads((here / "result.json").read_text())
+    assert result["state"] == ("failed" if failed else "finished")
+    # Of one that failed it is the verdict, as of a training.
+    assert [fault["cause"] for fault in result.get("faults", ())] == ["out-of-memory"] * failed
+    assert is_program(here)
+    assert (here / "diagnosis.jsonl").read_bytes() == begin("one", "cellar")
+
+
+def test_a_program_is_not_brought_into_another_run(hosts: Hosts, tmp_path: Path) -> None:
+    training = tmp_path / "runs" / "sweep"
+    training.mkdir()
+    (training / "run.json").write_text("{}")
+
+    with pytest.raises(UsageError, match="is a training"):
+        bring(hosts, training, failed=False)
+    assert [path.name for path in training.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("odd", [{"trains": True}, {"hosts": [{}]}, {"program": "rm"}])
+def test_what_a_program_is_comes_in_the_form_that_it_has(
+    hosts: Hosts, tmp_path: Path, odd: dict[str, Any]
+) -> None:
+    hosts.silent.add("attic")
+
+    # The first host that does not tell it is named.
+    with pytest.raises(HostError, match="attic"):
+        bring(hosts, tmp_path / "runs" / "sweep", failed=False, odd=odd)
+    assert not (tmp_path / "runs" / "sweep").exists()

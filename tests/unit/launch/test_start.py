@@ -18,6 +18,7 @@ from yoked.launch import start
 from yoked.launch.bootstrap.job import read_job
 from yoked.launch.launching import Stage
 from yoked.launch.program import Program
+from yoked.launch.runrecord import program_file
 from yoked.launch.start import (
     Home,
     JobRequest,
@@ -78,6 +79,24 @@ def node(name: str, ranks: int = 1, address: str = "10.0.0.1", **facts: Any) -> 
 @pytest.fixture(autouse=True)
 def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "environment_python", lambda client, host: "/venv/bin/python")
+
+
+def test_a_persons_program_has_a_record_and_what_yoked_trains_has_none() -> None:
+    nodes = [node("alpha", ranks=2), replace(node("beta"), versions={"torch": "2.13.0"})]
+
+    (text,) = program_file(order(), nodes, "0123456789ab").values()
+    ours = order(program=Program("module", "yoked.train", (), Path("/x"), is_limited=False))
+
+    told = json.loads(text)
+    assert told["program"] == {"argv": ["train.py", "--lr=1"], "folder": "nowhere"}
+    assert (told["run"], told["launch_id"], told["trains"]) == ("night", "0123456789ab", False)
+    assert [(each["rank"], each["name"]) for each in told["hosts"]] == [
+        (0, "alpha"),
+        (1, "alpha"),
+        (2, "beta"),
+    ]
+    assert told["hosts"][2]["versions"] == {"torch": "2.13.0"}
+    assert program_file(ours, nodes, "0123456789ab") == {}
 
 
 def no_search() -> dict[str, tuple[str, str]]:

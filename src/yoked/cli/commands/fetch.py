@@ -28,6 +28,7 @@ from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
+from yoked.launch.attach import JobEnd
 from yoked.launch.hosts import Hosts, reach_hosts, require_all
 from yoked.launch.outputs import FOLDER as OUTPUTS
 from yoked.launch.registry import Record, pick
@@ -112,8 +113,9 @@ def _fetch_outputs(
     name = record.name
     named = "".join(f" --outputs {shlex.quote(each)}" for each in patterns)
     patterns, here = patterns or record.outputs, runs_dir / name
+    result = None if record.active else JobEnd(record).to_dict()
     if not patterns:
-        bring_program(record, here, _reach(hosts), output.note)
+        bring_program(record, here, _reach(hosts), output.note, result)
         output.note(f"{here} has what was said of run {name}")
         raise UsageError(
             f"run {name} was started without --outputs: which files are they?",
@@ -124,7 +126,7 @@ def _fetch_outputs(
     again = f"yoked fetch {shlex.quote(name)}{named}{same_runs(runs_dir)}{same_fleet(fleet)}"
     clients = {host: hosts.clients[host] for host in record.hosts}
     found = bring_outputs(clients, record, here, patterns, output, again=again, yes=yes)
-    bring_program(record, here, _reach(hosts), output.note)
+    bring_program(record, here, _reach(hosts), output.note, result)
     # By number: another controller may know the hosts by other names.
     told = {each["node_rank"] for each in record.hosts.values()}
     silent = [node["host"] for number, node in enumerate(record.nodes) if number not in told]

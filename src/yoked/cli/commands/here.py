@@ -18,7 +18,7 @@ from yoked.cli.train_extra import environment_here
 from yoked.fleet.file import FILE_NAME, read_fleet
 from yoked.fleet.model import Fleet
 from yoked.probe.store import path_for
-from yoked.runs import list_runs
+from yoked.runs import list_trainings
 from yoked.units import format_duration, plural
 from yoked.workflows.passed import passed_of
 
@@ -49,7 +49,7 @@ def command(*, json_output: bool) -> int:
     """Say what is done, and what is next. Raises FleetError for a file with flaws."""
     output = Output(json_mode=json_output)
     path = Path(FILE_NAME)
-    runs = list_runs(_RUNS)
+    runs = list_trainings(_RUNS)
     train = _Place("train", "no run yet", None)
     if runs:
         said = f"{plural(len(runs), 'run')}, the newest: {runs[0].name}"

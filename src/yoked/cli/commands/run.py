@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from yoked.cli.argv import unknown_flag
 from yoked.cli.flags import JobFlags, JsonFlag, check_patterns, check_run_name, same_fleet
-from yoked.cli.live import LiveView, report_job, shares_hosts
+from yoked.cli.live import LiveView, job_payload, report_job, shares_hosts
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
@@ -124,7 +124,8 @@ def command(
         came[0] = bring_after(job, fleet, output, same_fleet(flags.fleet))
         if job.end is not None:
             handle = RunHandle.of(job.started, reconnecting(fleet))
-            bring_record(job.end, handle, fleet.path, output.note)
+            result = job_payload(job, came=came[0])
+            bring_record(job.end, handle, fleet.path, output.note, result)
 
     job = run_job(
         request,
