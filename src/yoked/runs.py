@@ -163,8 +163,9 @@ def _find(named: str | None, runs_dir: Path) -> Path:
     runs = list_trainings(runs_dir)
     if named is None:
         if not runs:
+            programs = ": what is there are programs of `yoked run`" * bool(list_runs(runs_dir))
             raise UsageError(
-                f"there is no run in {runs_dir}",
+                f"there is no {'training' if programs else 'run'} in {runs_dir}{programs}",
                 fix=(
                     "yoked train",
                     "yoked fetch NAME    brings a fleet's here; `yoked runs` lists what hosts have",

@@ -97,7 +97,7 @@ def test_a_program_is_a_run_and_no_training(tmp_path: Path, snapshot: SnapshotAs
         require_new(program)
     assert "--resume" not in str(caught.value)
     (training / "run.json").unlink()
-    with pytest.raises(UsageError, match="there is no run in"):
+    with pytest.raises(UsageError, match=r"there is no training in .*programs of"):
         find_run(None, tmp_path)
 
 

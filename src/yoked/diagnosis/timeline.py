@@ -13,8 +13,8 @@ from typing import Any
 from yoked.diagnosis.gate import RankShare, Shares
 
 # Looks come twice a second. What is missing in a few of them and comes back was never gone: a rule
-# that is on its edge would be two lines a second.
-_GONE_S = 2.0
+# that is on its edge would be two lines a second, and another cause may hide it for a moment.
+_GONE_S = 5.0
 # Whoever reads a run's folder reads this file at once, and a copy of it travels: as much as a page
 # can show.
 MOST_BYTES = 16 << 20

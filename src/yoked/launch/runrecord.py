@@ -52,7 +52,6 @@ _FINDING = {
 }
 _PROGRAM = {
     "run": str,
-    "launch_id": str,
     "trains": lambda value: value is False,
     "program": {"argv": [str], "folder": str},
     "hosts": [
@@ -117,7 +116,7 @@ def bring_said(record: Record, here: Path, reach: Reach, note: Callable[[str], N
         note(f"what the diagnosis said of run {record.name} is still on its hosts: {why}")
 
 
-def program_file(request: JobRequest, nodes: Sequence[NodePlan], launch_id: str) -> dict[str, str]:
+def program_file(request: JobRequest, nodes: Sequence[NodePlan]) -> dict[str, str]:
     """run.json of a person's program, by its name: a file of the job on each host."""
     folder = request.program.folder
     if folder is None or not request.program.is_limited:
@@ -126,7 +125,6 @@ def program_file(request: JobRequest, nodes: Sequence[NodePlan], launch_id: str)
     places = [node for node in nodes for _ in range(node.ranks)]
     content = {
         "run": request.run,
-        "launch_id": launch_id,
         "trains": False,
         "program": {"argv": request.program.argv, "folder": folder.resolve().name},
         "hosts": [
@@ -165,8 +163,8 @@ def bring_program(
     had = is_program(here)
     private_folder(here)
     (here / MARK).touch()
-    told = {**program, "attempt": record.attempt + 1, "started_s": record.started_s}
-    _write(here / PROGRAM_NAME, told)
+    start = {"launch_id": record.launch_id, "attempt": record.attempt + 1}
+    _write(here / PROGRAM_NAME, {**program, **start, "started_s": record.started_s})
     # Who followed it from its start knows more of it than who looks at its end.
     if result is not None and not (had and (here / RESULT_NAME).is_file()):
         _write(here / RESULT_NAME, record.verdict or result)

@@ -33,7 +33,6 @@ from yoked.launch.bootstrap.notice import SILENCE_S, WAIT_S
 from yoked.launch.environment import environment_python, host_versions
 from yoked.launch.launching import Stage
 from yoked.launch.program import Program
-from yoked.launch.runrecord import program_file
 from yoked.remote.client import AgentClient, RemoteBug
 from yoked.units import listed
 
@@ -338,12 +337,7 @@ def _prepare_all(
             env=rank_environment(request, node, launch_id, packages[number], nodes[0].address),
             cwd=work_folder(request, node),
             tree=None if work is None else work.digest,
-            files={
-                **credentials[number],
-                **request.files,
-                **notify_file(request, number),
-                **program_file(request, nodes, launch_id),
-            },
+            files={**credentials[number], **request.files, **notify_file(request, number)},
         )
         return kept
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from yoked.errors import UsageError
+from yoked.runs import no_training
 from yoked.shape import amount, misfit
 from yoked.train.config import TrainConfig
 from yoked.train.limits import LENGTHS
@@ -101,6 +102,8 @@ def with_config_file(config: TrainConfig, others: type | None = None) -> FileFla
             )
     text, content = _read(path)
     more: dict[str, Any] = {}
+    if content.get("trains") is False:
+        raise no_training(path.parent)
     if {"config", "hosts"} <= content.keys():
         below = repeated(content, path)
     else:

@@ -19,7 +19,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
 from yoked.launch.launching import Launch, Stage
 from yoked.launch.registry import Record, collect
-from yoked.launch.runrecord import keep_doctor, not_asked
+from yoked.launch.runrecord import keep_doctor, not_asked, program_file
 from yoked.launch.start import JobRequest, NodePlan, Started, plan_nodes, start_job
 from yoked.records.examination import Need
 from yoked.remote.connect import Connections
@@ -86,7 +86,8 @@ def run_job(
         if before is not None:
             stage.doing("preparing data and what else travels")
             request = before(nodes, records)
-        request = replace(request, notify=fleet.notify)
+        files = {**request.files, **program_file(request, nodes)}
+        request = replace(request, notify=fleet.notify, files=files)
         connect_s = time.monotonic() - began_s
 
         def approve(started: Started) -> None:

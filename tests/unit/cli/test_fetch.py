@@ -351,8 +351,7 @@ def test_what_was_said_of_a_program_comes_by_attach_and_by_fetch(
 ) -> None:
     said, here = Path("runs/try/diagnosis.jsonl"), Path("runs/try")
     (wrote.path / said.name).write_text(SAID)
-    told = {**PROGRAM, "launch_id": wrote.launch_id}
-    (wrote.path / "run.json").write_text(json.dumps(told))
+    (wrote.path / "run.json").write_text(json.dumps(PROGRAM))
 
     attach.command()
     attached = json.loads((here / "result.json").read_text())
@@ -361,8 +360,8 @@ def test_what_was_said_of_a_program_comes_by_attach_and_by_fetch(
     fetch.command()
     assert said.read_text() == SAID
     written = json.loads((here / "run.json").read_text())
-    assert {key: written[key] for key in told} == told
-    assert written["attempt"] == 1
+    assert {key: written[key] for key in PROGRAM} == PROGRAM
+    assert (written["launch_id"], written["attempt"]) == (wrote.launch_id, 1)
     # Its launcher left no outcome.
     assert (attached["state"], attached["faults"][0]["cause"]) == ("failed", "launcher-died")
     # That of who followed it is more.
@@ -387,7 +386,7 @@ def test_the_record_of_a_program_without_outputs_comes_and_which_files_is_asked(
     with connect_here() as agent:
         job = launch(agent, tmp_path / "state", "", run="mute")
     until(lambda: job.read("end.json"), "the end")
-    (job.path / "run.json").write_text(json.dumps({**PROGRAM, "launch_id": job.launch_id}))
+    (job.path / "run.json").write_text(json.dumps(PROGRAM))
 
     with pytest.raises(UsageError, match="which files"):
         fetch.command("mute")

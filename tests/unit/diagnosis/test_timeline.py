@@ -53,14 +53,14 @@ def test_a_cause_is_told_when_it_is_new_when_it_is_sure_and_when_it_is_gone() ->
 
     first = looks.look(likely)
     rest = [looks.look(likely), looks.look(sure), looks.look(sure)]
-    gone = [looks.look() for _ in range(5)]
+    gone = [looks.look() for _ in range(11)]
 
     assert first == [{"time_s": EPOCH_S + 100.5, "attempt": 2, "event": "cause", **likely}]
     assert [len(each) for each in rest] == [0, 1, 0]
     assert (rest[1][0]["event"], rest[1][0]["certainty"]) == ("cause", "sure")
-    assert gone[:4] == [[], [], [], []]
+    assert gone[:10] == [[]] * 10
     # It held from a second before the first look until the first without it.
-    assert gone[4] == [
+    assert gone[10] == [
         {
             "time_s": EPOCH_S + 102.5, "attempt": 2, "event": "over", "cause": "rank-stopped",
             "hosts": ["alpha"], "rank": 0, "lasted_s": 3.0,
@@ -72,7 +72,7 @@ def test_a_cause_that_flaps_is_one_cause() -> None:
     looks = Looks()
 
     lines = [line for _ in range(20) for line in [*looks.look(cause()), *looks.look()]]
-    lines += [line for _ in range(6) for line in looks.look()]
+    lines += [line for _ in range(11) for line in looks.look()]
 
     assert [line["event"] for line in lines] == ["cause", "over"]
     assert lines[1]["lasted_s"] == 20.5
@@ -115,7 +115,7 @@ def test_a_warning_is_told_once_though_its_words_change() -> None:
 
     first = looks.look(warnings=[warning])
     again = looks.look(warnings=[{**warning, "what": "after step 2 ..."}])
-    withdrawn = [line for _ in range(5) for line in looks.look()]
+    withdrawn = [line for _ in range(11) for line in looks.look()]
 
     assert [line["event"] for line in first] == ["warning"]
     assert again == []
@@ -146,7 +146,7 @@ def test_a_long_journal_has_rarer_shares_and_a_full_one_ends_what_it_began() -> 
     next_one = looks.look(cause(), shares=SHARES)
 
     full = looks.look(cause("link-slow"), shares=SHARES, kept_bytes=MOST_BYTES)
-    over = [line for _ in range(4) for line in looks.look(kept_bytes=MOST_BYTES)]
+    over = [line for _ in range(10) for line in looks.look(kept_bytes=MOST_BYTES)]
 
     assert (rare, [line["event"] for line in next_one]) == ([], ["shares"])
     assert full == []

@@ -190,7 +190,7 @@ def test_nothing_is_written_through_a_link(hosts: Hosts, tmp_path: Path, name: s
 
 
 PROGRAM = {
-    "run": "night", "launch_id": "one", "trains": False,
+    "run": "night", "trains": False,
     "program": {"argv": ["train.py"], "folder": "mine"},
     "hosts": [
         {
@@ -230,7 +230,7 @@ def test_a_program_has_what_it_is_and_what_it_came_to(
     bring(hosts, here, failed=failed)
 
     assert json.loads((here / "run.json").read_text()) == {
-        **PROGRAM, "attempt": 2, "started_s": 7.0,
+        **PROGRAM, "launch_id": "one", "attempt": 2, "started_s": 7.0,
     }  # fmt: skip
     result = json.loads((here / "result.json").read_text())
     assert result["state"] == ("failed" if failed else "finished")

@@ -84,19 +84,19 @@ def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_persons_program_has_a_record_and_what_yoked_trains_has_none() -> None:
     nodes = [node("alpha", ranks=2), replace(node("beta"), versions={"torch": "2.13.0"})]
 
-    (text,) = program_file(order(), nodes, "0123456789ab").values()
+    (text,) = program_file(order(), nodes).values()
     ours = order(program=Program("module", "yoked.train", (), Path("/x"), is_limited=False))
 
     told = json.loads(text)
     assert told["program"] == {"argv": ["train.py", "--lr=1"], "folder": "nowhere"}
-    assert (told["run"], told["launch_id"], told["trains"]) == ("night", "0123456789ab", False)
+    assert (told["run"], told["trains"]) == ("night", False)
     assert [(each["rank"], each["name"]) for each in told["hosts"]] == [
         (0, "alpha"),
         (1, "alpha"),
         (2, "beta"),
     ]
     assert told["hosts"][2]["versions"] == {"torch": "2.13.0"}
-    assert program_file(ours, nodes, "0123456789ab") == {}
+    assert program_file(ours, nodes) == {}
 
 
 def no_search() -> dict[str, tuple[str, str]]:

@@ -105,6 +105,14 @@ def test_a_folder_that_is_no_run_is_named_as_it_was_typed(here: Path) -> None:
         parse_flags(["--config", "."])
 
 
+def test_the_record_of_a_program_is_no_configuration(here: Path) -> None:
+    (here / "sweep").mkdir()
+    (here / "sweep" / "run.json").write_text('{"trains": false, "hosts": []}')
+
+    with pytest.raises(UsageError, match="run sweep is a program of `yoked run`"):
+        with_config_file(TrainConfig(config_file=here / "sweep"))
+
+
 def test_every_flag_of_training_may_stand_in_a_file() -> None:
     names = flag_names(TrainConfig)
 

@@ -28,7 +28,8 @@ def command(
 ) -> int:
     """Show rank 0's output as it comes, and how the run ended; its status is this command's.
 
-    Ctrl-C leaves the run alone. Works from every machine that reaches the hosts.
+    Ctrl-C leaves the run alone. Works from every machine that reaches the hosts. At the end what is
+    small of the run comes into its folder below `runs` here.
     """
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")

@@ -63,8 +63,8 @@ def command(
     """Copy a checkpoint of a training, or what a program of `yoked run` wrote, into the run's
     folder here.
 
-    What is small of a training (journals, run.json) comes by itself; checkpoints come when asked
-    for. Of a program, files come from all its hosts, each host's to outputs/HOST.
+    What is small of a run (journals, run.json, what was said of it) comes by itself; checkpoints
+    come when asked for. Of a program, files come from all its hosts, each host's to outputs/HOST.
     """
     output = Output(json_mode=json_output)
     check_checkpoint(checkpoint)
