@@ -23,6 +23,7 @@ from yoked.agent.jobfolder import JobFolder
 from yoked.core.shared_json import read_shared_json
 from yoked.diagnosis.outside import causes_outside, evidence, process_of
 from yoked.diagnosis.stacks import STALE_S, RankStacks, read_stacks
+from yoked.journal import read
 from yoked.launch.outside import look_outside
 
 pytestmark = pytest.mark.distributed
@@ -79,6 +80,22 @@ def test_a_stopped_rank_is_named_by_both_hosts(pair: Pair) -> None:
         print(node, time.monotonic() - began_s, cause)
         assert (cause["cause"], cause["rank"]) == ("rank-stopped", 1)
     os.kill(pid, signal.SIGCONT)
+
+    for node in (0, 1):
+        over = await_line(pair, node, "over", "rank-stopped")
+        print(node, over)
+        assert (over["rank"], over["hosts"]) == (1, ["beta"])
+
+
+def await_line(pair: Pair, node: int, event: str, cause: str) -> dict[str, Any]:
+    """The first line of a host's journal with this event of a cause."""
+    until_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until_s:
+        for line in read(pair.folder(node) / "diagnosis.jsonl"):
+            if (line["event"], line.get("cause")) == (event, cause):
+                return line
+        time.sleep(0.05)
+    raise AssertionError(pair.printed(0) + pair.printed(1))
 
 
 def stop_rank(pair: Pair, rank: int) -> int:

@@ -62,6 +62,8 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
     assert (going_on["run"], going_on["job"]) == ("night", "night.2")
     assert (again.json["run"], again.json["state"]) == ("night", "interrupted")
     assert len(cleaned.json["runs"]["."]) == 2
+    # Who looked on to the end has left it there.
+    assert (lab.runs / "night" / "diagnosis.jsonl").read_text().count('"begin"') == 1
     assert lab.checkpoints("night").is_dir(), "what was learned stays"
 
 

@@ -158,6 +158,8 @@ def test_the_rank_that_failed_first_is_shown_and_all_hosts_are_free(
     assert done.returncode == 1, done.stderr
     assert "rank 1 on beta: ValueError: row 7 has no label" in done.stdout
     assert of_run(lab, "fails") == []
+    verdict = json.loads((tmp_path / "runs/fails/result.json").read_text())
+    assert (verdict["state"], verdict["faults"][0]["host"]) == ("failed", "beta")
 
     again = yoked(tmp_path, "run", "--fleet", str(lab.fleet_file), "--run=fails", "--", "fails.py")
     assert again.returncode == 1
@@ -208,6 +210,17 @@ def test_data_and_ignored_files_reach_all_hosts_and_what_they_write_comes_home(
     assert conforms("fetch", json.loads(fetched.stdout))["bytes"] == 46, fetched.stderr
     assert json.loads(again.stdout)["bytes"] == 0
     assert (rows / "runs/writes/outputs/beta/out/1.txt").is_file()
+    for here in (program / "runs/writes", rows / "runs/writes"):
+        run, doctor = (
+            json.loads((here / f"{each}.json").read_text()) for each in ("run", "doctor")
+        )
+        events = [line["event"] for line in read(here / "diagnosis.jsonl")]
+        assert [rank["name"] for rank in run["hosts"]] == ["alpha", "beta"]
+        assert run["program"] == {"argv": ["writes.py"], "folder": "program"}
+        assert (doctor["asked"], doctor["launch_id"]) == (True, run["launch_id"])
+        assert (events[0], events[-1]) == ("begin", "end")
+    written = json.loads((program / "runs/writes/result.json").read_text())
+    assert written == result
     assert cleaned.stdout.count("with outputs (out/: 1 file, 23 B)") == 2, cleaned.stdout
 
 
