@@ -88,14 +88,21 @@ class Timeline:
             lines.append(self._line("shares", time_s, **_plain(shares)))
         return lines
 
-    def end(self, *, finished: bool, now_s: float, time_s: float) -> list[dict[str, Any]]:
+    def end(
+        self,
+        *,
+        finished: bool,
+        now_s: float,
+        time_s: float,
+        failure: Mapping[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
         """What the end of the attempt adds; of a cause that held until then it is all there is.
 
-        finished: it ended well.
+        finished: it ended well. failure: what ended it, else.
         """
         gone = [key for key, known in self._open.items() if known.gone_s is not None]
         over = [self._over(key, now_s, time_s) for key in gone]
-        return [*over, self._line("end", time_s, finished=finished)]
+        return [*over, self._line("end", time_s, finished=finished, failure=failure)]
 
     def _over(self, key: tuple[object, ...], now_s: float, time_s: float) -> dict[str, Any]:
         """Close what is gone, at the moment when it was."""

@@ -217,7 +217,7 @@ class HostProgram:
         if isinstance(command, EndGeneration):
             _say(_summary(command.decision))
             self._note_attempt(command.decision)
-            self._end_watch(finished=command.decision.status == "finished")
+            self._end_watch(command.decision)
             if self._control is not None and self._job.node_rank == 0:
                 self._control.store_port = None
         if self._ranks is None:
@@ -257,10 +257,11 @@ class HostProgram:
         if self._control is not None:
             self._control.store_port = self._ranks.store_port
 
-    def _end_watch(self, *, finished: bool) -> None:
+    def _end_watch(self, decision: Decision) -> None:
         if self._watch is not None:
             try:
-                self._watch.end(finished=finished)
+                finished = decision.status == "finished"
+                self._watch.end(finished=finished, failure=decision.failure)
                 self._notifier.warn(self._watch.warning)
             except Exception as problem:  # noqa: BLE001 - as above
                 traceback.print_exception(problem)

@@ -144,14 +144,22 @@ class Watch:
             self._tell([], [])
         self._note([], None)
 
-    def end(self, *, finished: bool) -> None:
-        """The run is over on all hosts: say what is known only now. finished: it ended well."""
+    def end(self, *, finished: bool, failure: Failure | None = None) -> None:
+        """The run is over on all hosts: say what is known only now.
+
+        finished: it ended well. failure: what ended it, as all hosts agreed.
+        """
         if not self._gave_up:
             self._alone = alone(self._history.learning, finished=finished)
             self._write()
             self._keep()
         self._append(
-            self._timeline.end(finished=finished, now_s=self._looked_s, time_s=time.time())
+            self._timeline.end(
+                finished=finished,
+                now_s=self._looked_s,
+                time_s=time.time(),
+                failure=None if failure is None else _ended_by(failure),
+            )
         )
 
     @property
@@ -296,6 +304,16 @@ class Watch:
         # A full disk must not end the run.
         with contextlib.suppress(OSError):
             write_bytes(self._job.folder / SEEN_NAME, packed, durable=False)
+
+
+def _ended_by(failure: Failure) -> dict[str, Any]:
+    """What ended an attempt, in the form of a cause."""
+    return {
+        "cause": failure.cause,
+        "hosts": list(failure.hosts or (failure.host,)),
+        "rank": failure.rank,
+        "what": failure.what,
+    }
 
 
 def _said(cause: Cause, hosts: Sequence[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from yoked.diagnosis.vitals import Vitals
 from yoked.journal import read
 from yoked.launch.bootstrap import watch as watching
 from yoked.launch.bootstrap.job import Job, Node
+from yoked.launch.bootstrap.outcome import Failure
 from yoked.launch.bootstrap.spawn import LocalRanks
 from yoked.launch.bootstrap.watch import PERIOD_S, SEEN_NAME, Watch
 from yoked.records.answers import understood
@@ -223,18 +224,23 @@ def test_what_is_said_is_written_over_time_attempt_by_attempt(
         first.turn(NOBODY, look * PERIOD_S)
     told.clear()
     first.turn(NOBODY, 3 * PERIOD_S)
-    first.end(finished=False)
+    failure = Failure("beta", 1, "killed by SIGKILL", 7.0, rank=1, cause="rank-killed")
+    first.end(finished=False, failure=failure)
     second.turn(NOBODY, 4 * PERIOD_S)
     second.end(finished=True)
 
     assert lines_of(tmp_path) == [
         (0, "begin"), (0, "cause"), (0, "over"), (0, "end"), (1, "begin"), (1, "end"),
     ]  # fmt: skip
-    begin, cause, over, end, *_ = read(tmp_path / "diagnosis.jsonl")
+    begin, cause, over, end, _, last = read(tmp_path / "diagnosis.jsonl")
     assert (begin["launch_id"], begin["host"]) == (LAUNCH_ID, "alpha")
     assert (cause["hosts"], cause["certainty"]) == (["alpha"], "likely")
     # Two seconds when it was told first, and three looks.
     assert (over["lasted_s"], end["finished"]) == (3.5, False)
+    assert end["failure"] == {
+        "cause": "rank-killed", "hosts": ["beta"], "rank": 1, "what": "killed by SIGKILL",
+    }  # fmt: skip
+    assert (last["finished"], last["failure"]) == (True, None)
 
 
 def test_lines_wait_while_the_disk_takes_none(
