@@ -23,8 +23,8 @@ from yoked.agent.files import require_space
 from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import (
     ACTIVE,
-    SAVE_ASKED,
     DOCTOR_NAME,
+    SAVE_ASKED,
     WORK,
     JobFolder,
     find_job,
