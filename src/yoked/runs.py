@@ -146,26 +146,26 @@ def holds_runs(folder: Path) -> bool:
     return any(_last_alive_ns(each, (MARK, *_MARKS)) for each in folder.iterdir())
 
 
-def find_run(named: str | None, runs_dir: Path) -> Path:
+def find_run(named: str | None, runs_dir: Path, *, programs: bool = False) -> Path:
     """The folder of a training given by name or path; None: the latest.
 
-    Raises UsageError where there is none, or not of files and folders alone (`require_plain`), and
-    for a program of `yoked run`.
+    programs: those of `yoked run` count, too. Raises UsageError where there is none, or not of
+    files and folders alone (`require_plain`), and for a program that does not count.
     """
-    found = _find(named, runs_dir)
-    if is_program(found):
+    found = _find(named, runs_dir, programs=programs)
+    if is_program(found) and not programs:
         raise no_training(found)
     require_plain(found)
     return found
 
 
-def _find(named: str | None, runs_dir: Path) -> Path:
-    runs = list_trainings(runs_dir)
+def _find(named: str | None, runs_dir: Path, *, programs: bool) -> Path:
+    runs = list_runs(runs_dir) if programs else list_trainings(runs_dir)
     if named is None:
         if not runs:
-            programs = ": what is there are programs of `yoked run`" * bool(list_runs(runs_dir))
+            others = ": what is there are programs of `yoked run`" * bool(list_runs(runs_dir))
             raise UsageError(
-                f"there is no {'training' if programs else 'run'} in {runs_dir}{programs}",
+                f"there is no {'training' if others else 'run'} in {runs_dir}{others}",
                 fix=(
                     "yoked train",
                     "yoked fetch NAME    brings a fleet's here; `yoked runs` lists what hosts have",

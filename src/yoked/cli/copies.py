@@ -12,7 +12,7 @@ from yoked.cli.flags import named_checkpoint, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError, UsageError, YokedError
 from yoked.fleet.file import FILE_NAME
-from yoked.runs import copied_from, find_run, same_runs
+from yoked.runs import copied_from, find_run, is_program, same_runs
 from yoked.units import format_bytes
 
 if TYPE_CHECKING:
@@ -75,11 +75,16 @@ def with_newest_checkpoint(
     return folder
 
 
-def with_newest_lines(run: str | None, runs_dir: Path, output: Output) -> Path:
-    """The folder of a run that was named, with the journals of a fleet's run as they are now."""
-    folder = find_run(run, runs_dir)
+def with_newest_lines(
+    run: str | None, runs_dir: Path, output: Output, *, programs: bool = False
+) -> Path:
+    """The folder of a run that was named, with the journals of a fleet's run as they are now.
+
+    programs: those of `yoked run` count, too; theirs came when they were followed, or by fetch.
+    """
+    folder = find_run(run, runs_dir, programs=programs)
     fleet_file = _fleet_file(run, folder)
-    if fleet_file is None:
+    if fleet_file is None or is_program(folder):
         return folder
 
     def bring(clients: Mapping[str, AgentClient], progress: StageProgress) -> None:

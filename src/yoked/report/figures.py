@@ -8,6 +8,7 @@ from typing import Any
 
 from yoked.report.metrics import RANK_TIMES, Bucket, RankSums
 from yoked.report.run_record import RunRecord
+from yoked.report.shares import MEANT, mean_shares, shares_of_time
 from yoked.report.told import told
 from yoked.units import format_count, listed
 
@@ -48,6 +49,7 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
         "ranks": [_rank(record, rank, sums) for rank, sums in enumerate(metrics.ranks)],
         "curve": _curve(metrics.curve.buckets, len(metrics.ranks)),
         "steps_each": metrics.curve.width,
+        "shares": shares_of_time(record),
         "evaluations": [
             {"step": step, "val_bpb": value} for step, value in sorted(metrics.evaluations.items())
         ],
@@ -65,8 +67,8 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
                 "device": each.device_name or each.device,
                 "dtype": each.dtype,
                 "threads": each.threads,
-                "torch": each.torch,
-                "python": each.python,
+                "torch": each.version("torch"),
+                "python": each.version("python"),
             }
             for each in facts.hosts
         ],
@@ -166,7 +168,9 @@ def _why(record: RunRecord) -> list[str]:
     ]
     shares, ranks = shares_of(record), record.metrics.ranks
     if shares is None:
-        return lines
+        seen = mean_shares(record)
+        parts = [f"{share:.0%} {MEANT[name]}" for name, share in seen.items()]
+        return [*lines, f"of the time a rank spends {listed(parts)}"] if parts else lines
     split = listed(f"{share:.0%} {_NAMES[name]}" for name, share in shares.items())
     lines.append(f"of each step a rank spends {split}")
     slowest = slowest_rank(record)
@@ -196,6 +200,8 @@ def _next(record: RunRecord) -> list[str]:
 
 def _command(record: RunRecord) -> str | None:
     """The command line that repeats the run, by the flags that were given; None: not on record."""
+    if record.facts.program is not None:
+        return shlex.join(["yoked", "run", "--", *record.facts.program.argv])
     config = record.facts.config
     passed = config.get("passed")
     if not isinstance(passed, list):

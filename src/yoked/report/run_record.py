@@ -42,6 +42,19 @@ class RankFacts:
     threads: int | None = None
     torch: str | None = None
     python: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def version(self, package: str) -> str | None:
+        """Of `python` or `torch`. A program's record has both apart, and its python is a path."""
+        return self.versions.get(package) or getattr(self, package)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `yoked run` started. argv: as it was typed; folder: the name of the one it lay in."""
+
+    argv: tuple[str, ...] = ()
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,9 +75,10 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Facts:
-    """run.json."""
+    """run.json. program: None: it is a training."""
 
     run: str = ""
+    program: Program | None = None
     attempt: int = 1
     started_s: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -112,13 +126,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run's folder. events: lines of events.jsonl, the oldest first."""
+    """A run's folder. events, timeline: lines of events.jsonl, and of diagnosis.jsonl as one host
+    kept it, the oldest first. doctor: what its quick form said at the last start; None: nothing is
+    on record.
+    """
 
     folder: Path
     facts: Facts
     outcome: Outcome
     metrics: RunMetrics
     events: tuple[Mapping[str, Any], ...]
+    timeline: tuple[Mapping[str, Any], ...]
+    doctor: Mapping[str, Any] | None
 
     @property
     def name(self) -> str:
@@ -128,14 +147,19 @@ class RunRecord:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run's folder. Raises YokedError for a file in it that no run writes."""
-    events = folder / "events.jsonl"
     return RunRecord(
         folder,
         _decoded(folder / "run.json", Facts),
         _decoded(folder / "result.json", Outcome),
         read_metrics(folder / "metrics.jsonl"),
-        tuple(read(events)) if events.is_file() else (),
+        _lines(folder / "events.jsonl"),
+        _lines(folder / "diagnosis.jsonl"),
+        read_json(folder / "doctor.json"),
     )
+
+
+def _lines(journal: Path) -> tuple[Mapping[str, Any], ...]:
+    return tuple(read(journal)) if journal.is_file() else ()
 
 
 def _decoded(path: Path, kind: type[_T]) -> _T:

@@ -1,16 +1,13 @@
-"""What was told of a run while it went on, in one list: its own events, the diagnosis, the doctor.
-
-Each has a time, a kind and a sentence; `step` where it is known after how many steps it was.
-"""
+"""What was told of a run while it went on: its own events, the diagnosis, the doctor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.report.run_record import RunRecord
 from yoked.shape import amount, misfit, quantity
-from yoked.units import plural
+from yoked.units import format_duration, listed, plural
 
 _EVENT = {"time_s": quantity, "event": str, "attempt?": amount, "step?": amount}
 _ROWS = [amount]
@@ -22,23 +19,65 @@ _KINDS = {
     "lines_lost": "lines lost",
 }
 _LEVELS = {"save_failed": "bad", "lines_lost": "warning"}
+_WHO = {"time_s": quantity, "event": str, "cause": str, "hosts": [str]}
+_SAID = {**_WHO, "what": str, "fix": [str], "certainty": (str, None)}
+_OVER = {**_WHO, "lasted_s": quantity}
+_END = {"time_s": quantity, "finished": bool, "failure": ({"what": str}, None)}
+_DOCTOR = {
+    "time_s": quantity,
+    "asked": bool,
+    "findings": [
+        {"check": str, "severity": str, "hosts": [str], "saw": str, "fix": [{"command": str}]}
+    ],
+}
 
 
 def told(record: RunRecord) -> list[dict[str, Any]]:
-    """All that was told, the oldest first; lines of an unknown kind are passed over."""
-    found = [
-        {
-            "time_s": event["time_s"],
-            "step": event.get("step"),
-            "attempt": event.get("attempt"),
-            "kind": _KINDS[event["event"]],
-            "level": _LEVELS.get(event["event"], "plain"),
-            "text": text,
-        }
-        for event in record.events
-        if misfit(event, _EVENT) is None and (text := _sentence(record, event)) is not None
-    ]
+    """All that was told, the oldest first; lines of an unknown kind are passed over.
+
+    Each has time_s, kind, level (plain, good, warning or bad), text, fix, and step and attempt
+    where they are known.
+    """
+    found = [*_events(record), *_diagnosed(record), *_doctor(record)]
     return sorted(found, key=lambda each: each["time_s"])
+
+
+def _entry(
+    time_s: float,
+    kind: str,
+    level: str,
+    text: str,
+    *,
+    fix: Sequence[str] = (),
+    step: int | None = None,
+    attempt: int | None = None,
+) -> dict[str, Any]:
+    return {
+        "time_s": time_s,
+        "step": step,
+        "attempt": attempt,
+        "kind": kind,
+        "level": level,
+        "text": text,
+        "fix": list(fix),
+    }
+
+
+# --- the run's own events
+
+
+def _events(record: RunRecord) -> Iterator[dict[str, Any]]:
+    for event in record.events:
+        if misfit(event, _EVENT) is None and (text := _sentence(record, event)) is not None:
+            kind = event["event"]
+            yield _entry(
+                event["time_s"],
+                _KINDS[kind],
+                _LEVELS.get(kind, "plain"),
+                text,
+                step=event.get("step"),
+                attempt=event.get("attempt"),
+            )
 
 
 def _sentence(record: RunRecord, event: Mapping[str, Any]) -> str | None:
@@ -66,3 +105,64 @@ def _moved(record: RunRecord, event: Mapping[str, Any]) -> str:
 
 def _rows(rows: list[int]) -> str:
     return ":".join(map(str, rows))
+
+
+# --- the diagnosis
+
+
+def _diagnosed(record: RunRecord) -> Iterator[dict[str, Any]]:
+    """One entry for each cause, as it was told last; it becomes sure after it was likely."""
+    repeated = _told_again(record.timeline)
+    for place, line in enumerate(record.timeline):
+        kind = line.get("event")
+        if kind in ("cause", "warning") and misfit(line, _SAID) is None:
+            if place not in repeated:
+                level = "bad" if kind == "cause" and line["certainty"] == "sure" else "warning"
+                text = f"{listed(line['hosts'])}: {line['what']} ({line['cause']})"
+                yield _entry(line["time_s"], kind, level, text, fix=line["fix"])
+        elif kind == "over" and misfit(line, _OVER) is None:
+            lasted = format_duration(line["lasted_s"])
+            text = f"{listed(line['hosts'])}: {line['cause']} is over, after {lasted}"
+            yield _entry(line["time_s"], "over", "good", text)
+        elif kind == "end" and misfit(line, _END) is None:
+            failure = line["failure"]
+            if failure is not None:
+                yield _entry(line["time_s"], "end", "bad", failure["what"])
+            elif line["finished"]:
+                yield _entry(line["time_s"], "end", "good", "all ranks ended well")
+
+
+def _told_again(lines: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The places of lines that say what is told anew before it is over."""
+    found = set[int]()
+    later: dict[object, str] = {}
+    for place in reversed(range(len(lines))):
+        line = lines[place]
+        if misfit(line, _WHO) is None:
+            who = (line["cause"], tuple(line["hosts"]), str(line.get("rank")))
+            if later.get(who) == line["event"]:
+                found.add(place)
+            later[who] = line["event"]
+    return found
+
+
+# --- the doctor
+
+
+def _doctor(record: RunRecord) -> Iterator[dict[str, Any]]:
+    said = record.doctor
+    if said is None or misfit(said, {"time_s": quantity, "asked": bool}) is not None:
+        return
+    if not said["asked"]:
+        why = said.get("why")
+        text = f"the doctor was not asked: {why}" if isinstance(why, str) else "it was not asked"
+        yield _entry(said["time_s"], "doctor", "plain", text)
+    elif misfit(said, _DOCTOR) is None:
+        for each in said["findings"]:
+            level = "bad" if each["severity"] == "error" else "warning"
+            fix = [line["command"] for line in each["fix"]]
+            where = f"{listed(each['hosts'])}: " if each["hosts"] else ""
+            text = f"{where}{each['saw']} ({each['check']})"
+            yield _entry(said["time_s"], "doctor", level, text, fix=fix)
+        if not said["findings"]:
+            yield _entry(said["time_s"], "doctor", "good", "nothing was in the way")

@@ -42,6 +42,7 @@ class Run(TrainingRun):
             "store": SimpleNamespace(poll=lambda: None),
             "_pending_stats": None,
             "_compared_at": None,
+            "save_agreed": False,
         }
         vars(self).update(parts)
 
@@ -85,3 +86,21 @@ def test_weights_are_compared_once_after_the_first_step_and_before_each_save(
 
     assert first == ([1, 2, 4, 5], [2, 4, 5])
     assert second == ([1, 2, 4, 5], [])
+
+
+def test_a_wish_to_save_is_granted_once_and_a_save_that_is_due_grants_it(
+    on_ranks: OnRanks,
+) -> None:
+    def act(comm: Communicator) -> tuple[list[int], list[str]]:
+        said: list[str] = []
+        progress: Any = SimpleNamespace(say=said.append)
+        run = Run(comm)
+        for done in range(1, 8):
+            run.save_agreed = run.save_agreed or done in (3, 6)
+            run._after_step(done, False, progress)
+        return run.saved, said
+
+    first, second = on_ranks(2, act)
+
+    assert first == ([2, 3, 4, 6], ["step 3: saving, as asked", "step 6: saving, as asked"])
+    assert second[0] == []

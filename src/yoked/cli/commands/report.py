@@ -33,7 +33,8 @@ def command(
     json_output: JsonFlag = False,
 ) -> int:
     """Write one HTML page about a run: loss, speed, where each second went by rank, what was told,
-    and what was foreseen beside what came. It needs no network to be read.
+    and what was foreseen beside what came. It needs no network to be read. Of a program of `yoked
+    run` it has what the diagnosis saw.
 
     Of a run on a fleet that was brought here, what is new of its lines comes first.
     """
@@ -41,7 +42,7 @@ def command(
     if out is not None and not out.parent.is_dir():
         parent = path_word(out.parent)
         raise UsageError(f"--out {out}: {parent} is no folder", fix=f"mkdir -p {parent}")
-    folder = with_newest_lines(run, runs_dir, output)
+    folder = with_newest_lines(run, runs_dir, output, programs=True)
     from yoked.report.figures import figures_of
     from yoked.report.run_record import read_run
 
@@ -51,7 +52,8 @@ def command(
     if against is not None:
         from yoked.report.against import compare, in_words
 
-        figures["against"] = compare(record, read_run(with_newest_lines(against, runs_dir, output)))
+        other = with_newest_lines(against, runs_dir, output, programs=True)
+        figures["against"] = compare(record, read_run(other))
         evidence += in_words(figures["against"])
     from yoked.report.page import write_page
 

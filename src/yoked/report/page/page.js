@@ -59,6 +59,43 @@ const page = (() => {
     });
   }
 
+  /** Of a program that tells of no steps, by the seconds of the run. */
+  function shareStacks(shares) {
+    const seconds = column(shares?.time_s);
+    return column(shares?.ranks).flatMap((told) => {
+      const [computes, core, waits] = ["computes", "waits_for_core", "waits"].map(
+        (name) => column(told[name]));
+      const sums = (...parts) => seconds.map((_, place) =>
+        (parts.every((part) => isNumber(part[place]))
+          ? parts.reduce((sum, part) => sum + part[place], 0) : null));
+      const columns = [
+        { ink: "wait", values: sums(computes, core, waits) },
+        { ink: "comm", values: sums(computes, core) },
+        { ink: "compute", values: sums(computes) },
+      ];
+      if (!isCurve(columns[0].values)) return [];
+      const cells = (place) => [computes, core, waits].map(
+        (part) => shown(part[place], units.percent));
+      const mean = units.percent(computes.filter(isNumber).reduce((sum, each) => sum + each, 0)
+        / computes.filter(isNumber).length);
+      return [{
+        key: `rank-${told.rank}`, kind: "stack", title: sections.nameOf(figures, told.rank), columns,
+        xs: seconds, marks: [], unit: units.percent, unitOfX: duration,
+        rest: "Parts of the 20 s before each point.",
+        read: (place) => {
+          const [computing, waitingForCore, waiting] = cells(place);
+          return `after ${duration(seconds[place])}: computing ${computing}, waiting for a core `
+            + `${waitingForCore}, waiting ${waiting}`;
+        },
+        summary: `It computes for ${mean} of the time, as the mean of ${plural(seconds.length, "point")}.`,
+        table: {
+          heads: ["after", "computing", "waiting for a core", "waiting"],
+          row: (place) => [duration(seconds[place]), ...cells(place)],
+        },
+      }];
+    });
+  }
+
   function lossChart(curve, marks, steps_each) {
     const loss = column(curve.loss);
     if (!isCurve(loss)) return null;
@@ -147,7 +184,10 @@ const page = (() => {
 
   charts.whenViewed(({ min, max }, isPart) => {
     const node = document.getElementById("steps-shown");
-    const text = isPart
+    const isTimed = !figures.steps;
+    const text = isTimed
+      ? (isPart ? `${duration(Math.max(0, min))} to ${duration(max)} of the run` : "Whole run")
+      : isPart
       ? `Steps ${grouped(Math.ceil(min))} to ${grouped(Math.floor(max))} of ${grouped(figures.steps)}`
       : `Whole run: ${plural(figures.steps, "step")}`;
     if (node !== null && node.textContent !== text) node.textContent = text;
@@ -178,7 +218,8 @@ const page = (() => {
     figures = newer;
     const curve = { ...figures.curve, step: column(figures.curve?.step) };
     const marks = column(figures.resumed).filter(isNumber);
-    const times = stacks(curve, marks, figures.steps_each);
+    const times = figures.steps
+      ? stacks(curve, marks, figures.steps_each) : shareStacks(figures.shares);
     const learned = [
       lossChart(curve, marks, figures.steps_each),
       validationChart(figures.evaluations, figures.best, marks),
@@ -201,7 +242,7 @@ const page = (() => {
       sections.configuration(figures),
       sections.command(figures, copy),
     ].filter(Boolean));
-    charts.draw(all, figures.steps_each || 1);
+    charts.draw(all, figures.steps ? figures.steps_each : 1);
   }
 
   // The page is drawn in the colours of the reader's system, and on paper in those of day.

@@ -32,7 +32,8 @@ const sections = (() => {
   }
 
   function nameOf(figures, rank) {
-    const host = listOf(figures.ranks)[rank]?.host;
+    const host = listOf(figures.ranks)[rank]?.host
+      ?? listOf(figures.shares?.ranks).find((each) => each.rank === rank)?.host;
     return isText(host) ? `rank ${rank} on ${host}` : `rank ${rank}`;
   }
 
@@ -66,7 +67,7 @@ const sections = (() => {
     const whole = isText(text) ? text : `run ${run ?? ""}`;
     const begins = `run ${run}`;
     const at = whole.indexOf(": ", whole.startsWith(begins) ? begins.length : 0);
-    if (at < 0) return [whole];
+    if (at < 0) return [h("span", { class: "what" }, whole)];
     return [h("span", { class: "what" }, whole.slice(0, at), h("span", { class: "heard" }, ": ")),
       h("span", { class: "figures" }, whole.slice(at + 2))];
   }
@@ -114,6 +115,7 @@ const sections = (() => {
   function time(figures, charts_wanted) {
     const ranks = listOf(figures.ranks);
     const title = "Where each second went";
+    if (!figures.steps && figures.shares) return timeOfProgram(title, figures, charts_wanted);
     if (!figures.steps || !ranks.length) {
       return section("time", title, h("p", { class: "empty" }, figures.steps
         ? "The steps on record do not say what each rank did."
@@ -129,6 +131,19 @@ const sections = (() => {
       charts_wanted.map((chart) => charts.figure(chart)),
       charts_wanted.length === 0
         && h("p", { class: "empty" }, "There are no two points of times on record, so there is no chart."));
+  }
+
+  /** As the ranks' hosts saw it, of a program that tells of no steps. */
+  function timeOfProgram(title, figures, charts_wanted) {
+    const names = [["compute", "computing"], ["comm", "waiting for a core"], ["wait", "waiting"]];
+    return section("time", title,
+      h("p", { class: "lead" }, "As the ranks' hosts saw their main threads: a rank that waits does "
+        + "so for others, the network or data. Times in which a cause held that stops a rank are left out."),
+      h("ul", { class: "legend" }, names.map(([ink, word]) =>
+        h("li", {}, h("span", { class: `swatch ${ink}`, "aria-hidden": "true" }), word))),
+      charts_wanted.map((chart) => charts.figure(chart)),
+      charts_wanted.length === 0
+        && h("p", { class: "empty" }, "There are no two points of it on record, so there is no chart."));
   }
 
   const totalOf = (rank) => PARTS.reduce((sum, part) => sum + (rank[part.name] || 0), 0);
@@ -251,7 +266,8 @@ const sections = (() => {
             h("td", { class: "kind", role: "cell" },
               h("span", { class: "sign", "aria-hidden": "true" }, LEVELS.get(level) ?? "·"),
               ` ${each.kind ?? "event"}`),
-            h("td", { class: "sentence", role: "cell" }, each.text));
+            h("td", { class: "sentence", role: "cell" }, each.text, listOf(each.fix).length > 0
+              && h("ul", { class: "next" }, each.fix.map(nextStep))));
         }))));
   }
 

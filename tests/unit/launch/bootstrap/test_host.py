@@ -61,7 +61,7 @@ class Watch:
         self.gave_up = False
         self.warning: str | None = None
 
-    def stacks_asked(self) -> bool:
+    def is_asked(self, wish: str) -> bool:
         return False
 
     def turn(self, ranks: object, now_s: float, *, last: bool) -> Vitals:
@@ -73,7 +73,7 @@ class Watch:
     def give_up(self) -> None:
         self.gave_up = True
 
-    def end(self, *, finished: bool) -> None:
+    def end(self, *, finished: bool, failure: object = None) -> None:
         self.ended.append(finished)
         self.warning = "its ranks share nothing"
 
