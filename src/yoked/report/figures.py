@@ -15,7 +15,7 @@ from yoked.units import format_count, listed
 # Of a step: with less of it, the next gain lies elsewhere.
 _NETWORK, _WAITING = 0.2, 0.1
 _NAMES = {"compute_s": "computing", "comm_s": "communication", "wait_s": "waiting"}
-_UNEQUAL = "yoked plan    says what each host could do; --shares auto shares rows out by speed"
+_UNEQUAL = "yoked plan    says how many rows of a step each host should take"
 _NETWORK_FIX = "yoked plan    ranks the ways to send less: --sync int8, a larger --total-batch-size"
 
 

@@ -173,7 +173,7 @@ const charts = (() => {
     return [
       { ...common, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500].concat(
         [1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6]),
-        values: (_, ticks) => ticks.map(chart.unitOfX ?? units.grouped), size: 28 },
+        values: (_, ticks) => ticks.map((tick) => (chart.unitOfX ?? units.grouped)(tick)), size: 28 },
       { ...common, ...logAxis, space: chart.kind === "stack" ? 28 : 36, size: 64,
         values: (_, ticks) => ticks.map((tick) => chart.unit(tick)) },
     ];
