@@ -356,6 +356,7 @@ def _seen(source: str, attempt: _Attempt, answer: Mapping[str, Any], profile: Di
         echo_s=tuple(answer["echo_s"]),
         bulk_bytes=answer["arrived_bytes"] if attempt.purpose in ("bulk", "burst") else None,
         goodput_bytes_per_s=answer["goodput_bytes_per_s"] if attempt.purpose == "burst" else None,
+        opened=answer["connected"],
         arrived=True if answer["connected"] and answer["error"] == "ETIMEDOUT" else None,
         **{name: answer.get(name) for name in _AS_TOLD},
     )

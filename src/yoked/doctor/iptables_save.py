@@ -93,19 +93,27 @@ def _words(words: list[str], family: str) -> Iterator[str]:
             asked = _ASKS[word].replace("ip ", f"{family} ", 1)
             yield f"{asked} {negated}" + (f"{{ {value} }}" if several else value)
             negated = ""
+        elif word == "--tcp-flags":
+            mask, value = (next(left, "").lower() for _ in range(2))
+            yield f"tcp flags {negated}{'0x0' if value == 'none' else value} / {mask}"
+            negated = ""
         elif word == "-m":
             module = next(left, "")
             if module not in _MODULES:
                 yield f'xt match "{module}"'
         elif word == "--comment":
-            # Its words may be any, up to the one that ends with its quote.
-            first = next(left, "")
-            while first.startswith('"') and not first.endswith('"'):
-                first = '"' + next(left, '"')
+            _pass_comment(left)
         elif word in ("-j", "-g"):
             yield _end(word, next(left, ""), list(left))
         elif word.startswith("-"):
             yield f'xt match "{word}"'
+
+
+def _pass_comment(left: Iterator[str]) -> None:
+    """Its words may be any, up to the one that ends with its quote."""
+    first = next(left, "")
+    while first.startswith('"') and not first.endswith('"'):
+        first = '"' + next(left, '"')
 
 
 def _end(how: str, target: str, options: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
@@ -12,6 +12,11 @@ _RANGE = re.compile(r"(<=?|>=?|)([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _HIGHEST = 65_535
 _OPERATORS = ("!=", "==", "<", "<=", ">", ">=")
 _Ports = tuple[int, int]
+_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
+_ALL_FLAGS = 0xFF
+# What begins a connection, and what answers that; an ordinary piece of data; what confirms one.
+OPENS, OPENED = _FLAGS["syn"], _FLAGS["syn"] | _FLAGS["ack"]
+DATA, CONFIRMS = _FLAGS["psh"] | _FLAGS["ack"], _FLAGS["ack"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,8 @@ class Packet:
     may have. interface: by which it comes in, or leaves; below: those that its frame goes through
     there too; bridged: a bridge of the host's hands it on; forwarded: and has the rules for what a
     router hands on see it. asks_card: it is of ICMPv6 instead, and asks for a network card, or says
-    it: the type, in nft's words.
+    it: the type, in nft's words. flags: those of TCP, as numbers, of which it has one; empty: those
+    of what begins a connection, or of the answer to that.
     """
 
     source: str
@@ -33,6 +39,12 @@ class Packet:
     bridged: bool = False
     forwarded: bool = False
     asks_card: str = ""
+    flags: tuple[int, ...] = ()
+
+    @property
+    def all_flags(self) -> tuple[int, ...]:
+        """The flags of TCP that it may have."""
+        return self.flags or ((OPENED,) if self.answer else (OPENS,))
 
     @property
     def is_six(self) -> bool:
@@ -103,12 +115,9 @@ def holds(tokens: Tokens, packet: Packet, direction: str, *, tracks: bool) -> bo
     tracks: whether connections are followed.
     """
     first, second = tokens.pair()
-    if first in _SILENT:
-        tokens.take()
-        tokens.take(_COUNTED if tokens.next == "packets" else 0)
-        return True
-    if first in _PAIRS:
-        tokens.take(2)
+    if first in (*_SILENT, *_PAIRS):
+        tokens.take(2 if first in _PAIRS else 1)
+        tokens.take(_COUNTED if first in _SILENT and tokens.next == "packets" else 0)
         return True
     others = ("tcp", "th") if packet.asks_card else ("icmpv6",)
     if first in (*_OTHERS, *others):
@@ -127,6 +136,9 @@ def holds(tokens: Tokens, packet: Packet, direction: str, *, tracks: bool) -> bo
         # Its values are also names of verdicts.
         tokens.take(3)
         return None
+    if (first, second) == ("tcp", "flags"):
+        tokens.take(2)
+        return _flags(tokens, packet.all_flags)
     ask = _FIELDS.get((first, second))
     if ask is not None:
         tokens.take(2)
@@ -150,6 +162,63 @@ def _compare(tokens: Tokens, ask: Callable[[str], bool | None]) -> bool | None:
         for each in values
     )
     return None if found is None else found != (operator == "!=")
+
+
+def _flags(tokens: Tokens, has: Sequence[int]) -> bool | None:
+    """What a comparison of TCP's flags comes to. A name alone asks for any of its flags; a mask is
+    in front of what it is compared with (`& MASK == VALUE`), or behind it (`VALUE / MASK`).
+    """
+    mask: int | None = _ALL_FLAGS
+    masked = tokens.next == "&"
+    if masked:
+        tokens.take()
+        mask = _flag_bits(tokens)
+    operator = tokens.take() if tokens.next in (*_OPERATORS, "!") else ""
+    if mask is None:
+        return None
+    left = [each & mask for each in has]
+    if tokens.next == "vmap":
+        return _narrow(tokens, lambda value: _same_flags(value, left))
+    if tokens.next.startswith("{"):
+        values = tokens.take().strip("{} ").split(",")
+        found = _any(_same_flags(value, left) for value in values)
+        return None if found is None else found != (operator == "!=")
+    value = _flag_bits(tokens)
+    if tokens.next == "/":
+        tokens.take()
+        masked, mask = True, _flag_bits(tokens)
+    if value is None or mask is None or operator.startswith(("<", ">")):
+        return None
+    if masked or operator in ("==", "!="):
+        told = {(each & mask == value) != (operator == "!=") for each in has}
+    else:
+        told = {bool(each & value) != (operator == "!") for each in has}
+    return told.pop() if len(told) == 1 else None
+
+
+def _flag_bits(tokens: Tokens) -> int | None:
+    """The flags that the next words name, which are taken; None: it is something else."""
+    words = tokens.take()
+    while tokens.next == "|":
+        tokens.take()
+        words += f"|{tokens.take()}"
+    return _bits_of(words)
+
+
+def _bits_of(words: str) -> int | None:
+    """`syn`, `(syn | ack)`, `syn,ack` or `0x12` as a number."""
+    bits = 0
+    for word in re.split(r"[|,]", words.strip("() ")):
+        name = word.strip()
+        if name not in _FLAGS and re.fullmatch(r"0x[0-9a-f]{1,2}|[0-9]{1,3}", name) is None:
+            return None
+        bits |= _FLAGS[name] if name in _FLAGS else int(name, 0)
+    return bits
+
+
+def _same_flags(value: str, has: Sequence[int]) -> bool | None:
+    told = {each == _bits_of(value) for each in has}
+    return told.pop() if len(told) == 1 and _bits_of(value) is not None else None
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:

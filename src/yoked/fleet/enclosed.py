@@ -6,13 +6,13 @@ A host's `virtual` is what yoked.agent.virtual tells. The codes are those of fau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
-# Containers of these get an address of a network on their own machine, unless asked otherwise.
-_OWN_NETWORK = ("docker", "podman")
+# Containers of these get an address of a network on their own machine, unless asked otherwise. Each
+# has networks of its own: a home or an office may have the other's.
 # Source: default-address-pools of dockerd; podman-network(1).
-_CONTAINER_NETWORKS = (ip_network("172.16.0.0/12"), ip_network("10.88.0.0/13"))
+_OWN_NETWORK = {"docker": ip_network("172.16.0.0/12"), "podman": ip_network("10.88.0.0/13")}
 # What WSL says of its networking where nobody reaches it from outside.
 _HIDDEN = ("nat", "virtioproxy")
 
@@ -25,7 +25,8 @@ def enclosed_by(
     error: what a dial of another host ended with, such as ETIMEDOUT.
     """
     own_end = interface in (virtual.get("bridged") or ())
-    if virtual.get("container") in _OWN_NETWORK and own_end and _is_given_out(address):
+    given_out = _OWN_NETWORK.get(str(virtual.get("container")))
+    if given_out and own_end and _is_in(given_out, address):
         return "container-bridge"
     if virtual.get("networking") in _HIDDEN:
         return "nat"
@@ -33,10 +34,9 @@ def enclosed_by(
     return "wsl-firewall" if before_linux and error == "ETIMEDOUT" else None
 
 
-def _is_given_out(address: str) -> bool:
+def _is_in(network: IPv4Network | IPv6Network, address: str) -> bool:
     try:
-        found = ip_address(address.partition("%")[0])
+        return ip_address(address.partition("%")[0]) in network
     except ValueError:
         # An examination that was saved may say anything.
         return False
-    return any(found in net for net in _CONTAINER_NETWORKS)

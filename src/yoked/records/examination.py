@@ -96,7 +96,8 @@ class Dial:
     apart. arrived: of a dial without an answer, whether its first packet came to the target's TCP,
     and arrived_from: under which address, where that is not source_address; unsent: of one that met
     silence, whether the source's own kernel kept packets back; mss_bytes: how much data fits into a
-    packet of its connection. None: it is not known.
+    packet of its connection; opened: whether TCP came to terms, whatever came then. None: it is not
+    known.
     """
 
     source: str
@@ -121,6 +122,7 @@ class Dial:
     arrived_from: str | None = None
     unsent: bool | None = None
     mss_bytes: int | None = None
+    opened: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -359,7 +359,37 @@ def test_an_address_that_is_there_already_is_not_added_again() -> None:
     found = only(seen)
 
     assert (found.check, found.hosts) == ("other-network", ("garage",))
-    assert lines(found) == [("garage", "ip address del 10.44.0.5/24 dev eth0")]
+    keep = "sysctl -qw net/ipv4/conf/eth0/promote_secondaries=1"
+    moved = "ip address del 10.44.0.5/24 dev eth0 && ip address add 10.44.0.5/24 dev eth0 brd +"
+    assert lines(found) == [("garage", f"{keep} && {moved}")]
+
+
+@pytest.mark.parametrize("manager", [None, "docker", "podman"])
+@pytest.mark.parametrize("error", ["ENETUNREACH", "ETIMEDOUT", "EHOSTUNREACH"])
+def test_an_address_before_that_of_the_others_network_is_no_container(
+    manager: str | None, error: str
+) -> None:
+    seen = readdressed("garage", "10.90.0.5", 24)
+    first = interface("eth0", "10.90.0.5", 24)
+    second = interface("eth0", GARAGE, 24)["addresses"]
+    own = {**first, "addresses": [*first["addresses"], *second]}
+    seen = change(seen, "garage", interfaces=(own,))
+    inside = {"container": manager, "bridged": ["eth0"] if manager else []}
+    seen = told(seen, "garage", "health/virtual", inside)
+
+    found = only(broken(seen, None, "garage", error=error))
+
+    assert (found.check, found.hosts) == ("other-network", ("garage",))
+    assert f"eth0 of garage has 10.90.0.5 before {GARAGE}" in found.saw
+    assert "container" not in found.saw
+
+
+def test_a_second_address_that_nobody_needs_is_nothing() -> None:
+    first = interface("eth0", GARAGE, 24)
+    second = interface("eth0", "10.90.0.5", 24)["addresses"]
+    own = {**first, "addresses": [*first["addresses"], *second]}
+
+    assert findings_of(change(home(), "garage", interfaces=(own,))) == ()
 
 
 @pytest.mark.parametrize(
@@ -516,3 +546,28 @@ def test_what_both_ends_have_is_told_and_not_that_nothing_was_found() -> None:
     assert found.check == "lost-between"
     assert "which of it does this is unknown" in found.saw
     assert "nothing does it" not in found.saw
+
+
+def test_a_rule_that_drops_data_is_told_once_and_a_harmless_one_of_the_peer_is_not() -> None:
+    seen = home(PAIR)
+    for ends in (PAIR, PAIR[::-1]):
+        seen = silent(*ends, seen, arrived=True, opened=True, took_s=0.0015)
+    wrong, right = (f"tcp flags {value} / fin,psh,urg drop" for value in ("psh", "fin,psh,urg"))
+
+    found = only(as_root(seen, attic=rules(wrong), garage=rules(right)))
+
+    assert (found.check, found.hosts) == ("firewall-drop", ("attic",))
+    assert "drops what is said on them" in found.saw
+    assert "it connected after 1.5" in found.saw
+    assert "and nothing came of what was said then" in found.saw
+    assert "perhaps" not in found.saw
+
+
+def test_what_drops_data_that_leaves_is_told_so() -> None:
+    seen = silent(*PAIR, arrived=True, opened=True)
+    drops = rules("tcp flags & psh == psh drop", base=INPUT.replace("input", "output"))
+
+    found = only(as_root(seen, **{PAIR[0]: drops}))
+
+    assert (found.check, found.hosts) == ("firewall-out", (PAIR[0],))
+    assert "lets connections, and nothing that is said on them, out" in found.saw

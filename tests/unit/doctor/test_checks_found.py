@@ -1306,11 +1306,18 @@ def test_keys_and_folders_that_may_be_others_are_left_to_a_person(
     "make",
     [
         lambda: in_container("192.168.1.12"),
+        lambda: in_container("10.90.0.5"),
         lambda: in_container(manager="kubernetes"),
         in_windows("mirrored", inbound="Allow"),
         in_windows("bridged"),
     ],
-    ids=["a container with an address of the home", "a pod", "Windows lets in", "bridged"],
+    ids=[
+        "a container with an address of the home",
+        "an office in podman's networks",
+        "a pod",
+        "Windows lets in",
+        "bridged",
+    ],
 )
 def test_a_host_inside_of_another_that_can_be_reached_is_not_blamed_for_that(make: Make) -> None:
     found = {each.check for each in findings_of(make())}

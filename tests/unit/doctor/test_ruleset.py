@@ -8,7 +8,7 @@ import pytest
 from tests.unit.doctor.builders import INPUT
 
 from yoked.doctor.iptables_save import as_ruleset
-from yoked.doctor.packets import Packet
+from yoked.doctor.packets import CONFIRMS, DATA, Packet
 from yoked.doctor.ruleset import Direction, suspects
 
 OWN, PEER = "192.168.77.1", "192.168.77.2"
@@ -279,3 +279,66 @@ COMMIT
     assert suspects(rules, COMES, "in")[0].sure
     (may,) = suspects(as_ruleset(["-A INPUT -m recent --update -j DROP"]), COMES, "in")
     assert not may.sure
+
+
+SAID = replace(COMES, answer=True, flags=(DATA,))
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        # As nft 1.0 prints them, and as later ones do.
+        ("tcp flags psh / fin,psh,urg drop", "data"),
+        ("tcp flags & (fin | psh | urg) == psh drop", "data"),
+        ("tcp flags fin,psh,urg / fin,psh,urg drop", ""),
+        ("tcp flags & (fin | psh | urg) == fin | psh | urg drop", ""),
+        ("tcp flags psh,ack / psh,ack drop", "data"),
+        ("tcp flags == psh | ack drop", "data"),
+        ("tcp flags psh,ack drop", "answer data"),
+        ("tcp flags { syn | ack, syn } drop", "first answer"),
+        ("tcp flags != { syn, ack } drop", "answer data"),
+        ("tcp flags != syn / fin,syn,rst,ack drop", "answer data"),
+        ("tcp flags & (syn | ack) != syn drop", "answer data"),
+        ("tcp flags ! syn drop", "data"),
+        ("tcp flags ! fin,syn,rst,psh,ack,urg drop", ""),
+        ("tcp flags & (fin | syn) == 0x0 drop", "data"),
+        ("tcp flags syn drop", "first answer"),
+        ("tcp flags == 0x2 drop", "first"),
+        ("tcp flags vmap { syn : accept, psh | ack : drop }", "data"),
+        ("tcp flags & (syn | ack) vmap { syn : accept, ack : drop }", "data"),
+    ],
+)
+def test_flags_of_tcp_are_compared_as_nft_does(rule: str, what: str) -> None:
+    packets = {"first": COMES, "answer": ANSWER_COMES, "data": SAID}
+
+    found = {name: verdicts(table(rule), each) for name, each in packets.items()}
+
+    assert [name for name, told in found.items() if told] == what.split()
+    assert all(sure for told in found.values() for _, sure in told)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("-p tcp -m tcp --tcp-flags FIN,PSH,URG PSH -j DROP", "data"),
+        ("-p tcp -m tcp --tcp-flags FIN,PSH,URG FIN,PSH,URG -j DROP", ""),
+        ("-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -j DROP", "answer data"),
+        ("-p tcp -m tcp --tcp-flags FIN,SYN,RST,PSH,ACK,URG NONE -j DROP", ""),
+        ("-p tcp -m tcp --tcp-flags SYN,RST SYN -j DROP", "first answer"),
+    ],
+)
+def test_flags_of_tcp_are_compared_as_iptables_does(line: str, what: str) -> None:
+    rules = as_ruleset(["# iptables-save", "*filter", ":INPUT ACCEPT [0:0]", f"-A INPUT {line}"])
+    packets = {"first": COMES, "answer": ANSWER_COMES, "data": SAID}
+
+    found = {name: verdicts(rules, each) for name, each in packets.items()}
+
+    assert [name for name, told in found.items() if told] == what.split()
+    assert all(sure for told in found.values() for _, sure in told)
+
+
+def test_what_may_have_flags_or_not_is_perhaps_dropped() -> None:
+    either = replace(COMES, answer=True, flags=(DATA, CONFIRMS))
+
+    assert [sure for _, sure in verdicts(table("tcp flags psh / psh drop"), either)] == [False]
+    assert [sure for _, sure in verdicts(table("tcp flags what drop"))] == [False]

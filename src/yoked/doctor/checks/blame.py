@@ -18,7 +18,7 @@ from yoked.doctor.checks.links import Link, failing, reached
 from yoked.doctor.checks.query import at, chosen_device, mapping, part
 from yoked.doctor.firewalls import cards_refused, changing, drops_outgoing, refusals
 from yoked.doctor.ipsec import Policy, policy_against
-from yoked.doctor.packets import Packet
+from yoked.doctor.packets import CONFIRMS, DATA, OPENED, Packet
 from yoked.doctor.ruleset import Direction, Suspect
 from yoked.records.examination import Dial, Examination, HostSeen
 
@@ -28,6 +28,8 @@ _USUAL_PORTS = (32_768, 60_999)
 _NO_KEY = "ESRCH"
 _HOME = "127.0.0.1"
 _ANY = (1, 65_535)
+# What comes behind the first packet of a connection has one of these.
+_LATER = (OPENED, DATA, CONFIRMS)
 _CARD_TYPES = ("nd-neighbor-solicit", "nd-neighbor-advert")
 # Over a wire a refusal takes longer.
 _AT_ONCE_S = 0.0005
@@ -37,8 +39,8 @@ _AT_ONCE_S = 0.0005
 class Blame:
     """What is in the way on a host. direction: of what it keeps back there. answers: that is the
     answer to a connection. found: the rules that do it. ipsec: a policy of IPsec does, and policy:
-    which. by_library: a library refuses, of these libraries that its programs load. proven:
-    False: nobody could look.
+    which. by_library: a library refuses, of these libraries that its programs load. data: it is
+    what is said on a connection that has come about. proven: False: nobody could look.
     """
 
     host: str
@@ -49,6 +51,7 @@ class Blame:
     policy: Policy | None = None
     by_library: bool = False
     libraries: tuple[str, ...] = ()
+    data: bool = False
     proven: bool = True
 
     @property
@@ -69,7 +72,10 @@ class _Passage:
 
     def blame(self, found: Sequence[Suspect] = (), **more: Any) -> Blame:
         """The cause in this passage. more: other fields of Blame."""
-        return Blame(self.host.name, self.direction, self.packet.answer, tuple(found), **more)
+        says = bool(self.packet.flags)
+        return Blame(
+            self.host.name, self.direction, self.packet.answer, tuple(found), data=says, **more
+        )
 
 
 def blame(link: Link) -> Blame | None:
@@ -155,7 +161,9 @@ def changed_by_rules(seen: Examination, dial: Dial, *, begins: bool) -> Iterator
 def changed_at_home(host: HostSeen) -> Iterator[Blame]:
     """The same, of what a host sends to itself."""
     ways = (False, True)
-    packets = [Packet(_HOME, _HOME, _ANY, _ANY, "lo", answer=each) for each in ways]
+    packets = [
+        Packet(_HOME, _HOME, _ANY, _ANY, "lo", each, flags=_LATER if each else ()) for each in ways
+    ]
     directions: tuple[Direction, ...] = ("out", "in")
     yield from _changed(
         [_Passage(host, direction, each, _HOME) for each in packets for direction in directions]
@@ -183,8 +191,11 @@ def _data_passages(seen: Examination, dial: Dial, *, answer: bool = True) -> Ite
     for number, (first, second, ends) in enumerate(ways):
         # What comes back to the first packet is an answer to it.
         is_answer = answer or number > 0
-        leaves = _through(Packet(*ends, chosen_device(seen, first), answer=is_answer), first)
-        comes = _through(Packet(*ends, chosen_device(seen, second), answer=is_answer), second)
+        flags = (DATA, CONFIRMS) if answer else ()
+        leaves, comes = (
+            _through(Packet(*ends, chosen_device(seen, host), is_answer, flags=flags), host)
+            for host in (first, second)
+        )
         yield _Passage(first, "out", leaves, ends[1])
         yield _Passage(second, "in", comes, ends[0])
 
@@ -225,16 +236,26 @@ def _passages(link: Link) -> Iterator[_Passage]:
     low, high = _ports_of(source)
     dialled = (dial.port, dial.port)
 
-    def place(host: HostSeen, direction: Direction, *, answer: bool) -> _Passage:
+    def place(
+        host: HostSeen, direction: Direction, *, answer: bool, flags: tuple[int, ...] = ()
+    ) -> _Passage:
         interface = _interface(link, host)
         packet = (
-            Packet(other, own, dialled, (low, high), interface, answer=True)
+            Packet(other, own, dialled, (low, high), interface, answer=True, flags=flags)
             if answer
-            else Packet(own, other, (low, high), dialled, interface)
+            else Packet(own, other, (low, high), dialled, interface, bool(flags), flags=flags)
         )
         peer = other if host == source else own
         return _Passage(host, direction, _through(packet, host), peer)
 
+    if dial.opened:
+        # What begins a connection passed, and so did the answer to it.
+        for flags in ((DATA,), (CONFIRMS,)):
+            yield place(source, "out", answer=False, flags=flags)
+            yield place(target, "in", answer=False, flags=flags)
+            yield place(target, "out", answer=True, flags=flags)
+            yield place(source, "in", answer=True, flags=flags)
+        return
     if dial.arrived is not True or dial.arrived_from is not None:
         yield place(source, "out", answer=False)
         if dial.arrived is not True:

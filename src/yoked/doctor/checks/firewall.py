@@ -111,6 +111,8 @@ def _from(group: Group) -> str:
     saw={
         "connections": "{who} lets no connection from {peers} in, on any port that was tried: "
         "{evidence}, although ssh works{rule}",
+        "data": "{who} has connections between {host} and {peers} come about, and drops what is "
+        "said on them: {evidence}{rule}",
         "answers": "{who} lets no answer of {peers} in, to whom {host} connects: {evidence}{rule}",
         "cards": "{who} keeps {host} and {peers} from asking for each other's network cards: "
         "{evidence}{rule}",
@@ -119,7 +121,8 @@ def _from(group: Group) -> str:
     symptom="`The client socket has timed out after 60s while trying to connect to "
     "(192.168.1.35, 29500)`.",
     cause="A firewall drops what comes in: silence, where a closed port would refuse. One that "
-    "does not follow connections drops answers too, and then both directions fail.",
+    "does not follow connections drops answers too, and then both directions fail. A rule for "
+    "flags of TCP with a mistaken mask lets connections come about, and drops what is said.",
     on_cluster="Clouds: the security group lacks a rule for its own members.",
 )
 def firewall_drop(seen: Examination) -> Iterator[Match]:
@@ -136,6 +139,8 @@ def firewall_drop(seen: Examination) -> Iterator[Match]:
 def _kept_back(group: Group) -> str:
     if group.found and all(each.of_cards for each in group.found):
         return "cards"
+    if group.blames and all(each.data for each in group.blames):
+        return "data"
     return "answers" if all(each.answers for each in group.blames) else "connections"
 
 
@@ -183,7 +188,7 @@ def firewall_reject(seen: Examination) -> Iterator[Match]:
 @_check(
     "firewall-out",
     question="Does every host let its own connections out?",
-    saw="{who} lets nothing out to {peers}: {evidence}{rule}",
+    saw="{who} lets {what} out to {peers}: {evidence}{rule}",
     why=f"{_RANKS}: this one cannot",
     symptom="One host times out towards all others, and they reach each other; or it is refused at "
     "once, and nobody refused.",
@@ -198,7 +203,9 @@ def firewall_reject(seen: Examination) -> Iterator[Match]:
 def firewall_out(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-out"):
         who, rule = _who_out(group)
-        yield group.match(*_let_out(group), who=who, peers=_from(group), rule=rule)
+        data = bool(group.blames) and all(each.data for each in group.blames)
+        what = "connections, and nothing that is said on them," if data else "nothing"
+        yield group.match(*_let_out(group), who=who, what=what, peers=_from(group), rule=rule)
 
 
 def _who_out(group: Group) -> tuple[str, str]:

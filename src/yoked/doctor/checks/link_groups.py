@@ -123,6 +123,8 @@ def described(dial: Dial) -> str:
     took = f" after {format_duration(dial.took_s or 0.0)}" if timed else ""
     if dial.error == "ETIMEDOUT" and dial.rtt_s is not None:
         return f"{way}: it answered, and then nothing more came"
+    if dial.error == "ETIMEDOUT" and dial.opened:
+        return f"{way}: it connected{took}, and nothing came of what was said then"
     if dial.error == "ETIMEDOUT":
         return f"{way}: no answer{took}{_got(dial)}"
     return f"{way}: {dial.error_text or 'failed'} ({dial.error}){took}"

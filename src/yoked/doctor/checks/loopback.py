@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import link_of
 from yoked.doctor.checks.path import cause_at_home
 from yoked.doctor.checks.query import at, chosen_address, mapping, part
 from yoked.doctor.firewalls import allow_loopback, held_by, refusals, ruleset_of
-from yoked.doctor.packets import Packet
+from yoked.doctor.packets import CONFIRMS, DATA, Packet
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import add_address, set_link_up
 from yoked.doctor.ruleset import Suspect
@@ -116,10 +117,11 @@ def _rules(host: HostSeen, address: str) -> list[Suspect]:
     """The rules that keep a host from itself, on the way there and back."""
     told = part(host, "firewall")
     there = Packet(address, address, _PORTS, _PORTS, "lo")
-    back = Packet(address, address, _PORTS, _PORTS, "lo", answer=True)
+    back = replace(there, answer=True)
+    said = [replace(back, flags=(each,)) for each in (DATA, CONFIRMS)]
     found = [
         each
-        for packet in (there, back)
+        for packet in (there, back, *said)
         for each in (refusals(told, packet, "out") or []) + (refusals(told, packet, "in") or [])
     ]
     return sorted(dict.fromkeys(found), key=lambda each: not each.sure)

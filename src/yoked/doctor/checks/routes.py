@@ -23,15 +23,17 @@ from yoked.doctor.checks.query import (
     in_network,
     part,
     prefix_of,
+    version_of,
 )
 from yoked.doctor.checks.tables import deciding_route, rules_before
-from yoked.doctor.checks.verdicts import BY_HAND, FORBIDDEN, strays
+from yoked.doctor.checks.verdicts import BY_HAND, FORBIDDEN, address_behind, strays
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import (
     FIRST_RULE,
     add_route,
     forget_broadcast,
     forget_neighbor,
+    put_behind,
     replace_address,
     route_by_one,
     route_directly,
@@ -302,12 +304,23 @@ def _send_from(group: Group, own: str, interface: str, taken: str) -> Iterator[F
     "other-network",
     question="Are all hosts in networks that reach each other?",
     reads=("dials", "health.routes", "interfaces"),
-    saw="{host}, at {address}, and {peers:list} are in different networks: {evidence}",
-    why="packets find no way between the two networks",
+    saw={
+        "": "{host}, at {address}, and {peers:list} are in different networks: {evidence}",
+        "first": "{interface} of {host} has {address} before {later}, and Gloo takes the first "
+        "address of an interface: no way leads there from {peers:list}, in whose network {later} "
+        "is: {evidence}",
+    },
+    why={
+        "": "packets find no way between the two networks",
+        "first": "Gloo is told the name of an interface, and no address: ssh works, and ranks dial "
+        "an address that leads nowhere",
+    },
     symptom="`Network is unreachable`, or `Connection timed out`, on all links of a host.",
     cause="Its address is of a network that the others have no way to: that of a virtual "
-    "machine's NAT (10.0.2.15), of a container, or one from another router.",
-    fix="Gives it back the address of yoked.toml, where that fits into the network of the "
+    "machine's NAT (10.0.2.15), of a container, or one from another router. Or the interface has "
+    "several addresses, and one of another network, such as a camera's, came first.",
+    fix="Puts an address of another network behind the one that the others reach, until the next "
+    "start. Gives a host back the address of yoked.toml, where that fits into the network of the "
     "others; otherwise by hand: bridge the virtual machine, use the host's network for "
     "the container (`--network host`).",
     on_cluster="Kubernetes: pods with `hostNetwork: false` on clusters without an overlay.",
@@ -315,11 +328,47 @@ def _send_from(group: Group, own: str, interface: str, taken: str) -> Iterator[F
 )
 def other_network(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-network"):
+        if later := _address_behind(group):
+            yield group.match(
+                _later_first(group, later),
+                how="first",
+                interface=group.interface,
+                address=group.address,
+                later=later,
+                peers=[each.name for each in group.peers],
+            )
+            continue
         yield group.match(
             *_into_their_network(group),
             address=group.address or "no address",
             peers=group.peer_addresses,
         )
+
+
+def _address_behind(group: Group) -> str | None:
+    """That which all peers would reach, behind the first of the host's interface."""
+    towards = [each for each in group.links if each.target == group.host]
+    found = {address_behind(each) for each in towards}
+    return found.pop() if len(found) == 1 else None
+
+
+def _later_first(group: Group, later: str) -> Fix:
+    """Have a later address of the host's interface come first."""
+    host, interface = group.host, group.interface
+    named = [(each, prefix) for name, each, prefix in addresses(host) if name == interface]
+    own = [each for each in named if version_of(each[0]) == 4]
+    names = [each for each, _ in own]
+    # Linux has an order of its own for those of IPv6.
+    if later not in names or group.address not in names:
+        return by_hand(
+            host.name,
+            "have {it} get {later} before {address}, or take {address} away",
+            it=interface,
+            later=later,
+            address=group.address,
+        )
+    place = names.index(later)
+    return put_behind(host.name, own[:place], own[place:], interface)
 
 
 def _into_their_network(group: Group) -> tuple[Fix, ...]:

@@ -104,6 +104,28 @@ def _verdict(link: Link) -> Verdict:
     return found
 
 
+def _first_address(link: Link) -> Verdict | None:
+    """Gloo takes the first address of an interface, and a later one is in the source's network."""
+    later = address_behind(link)
+    return None if later is None else Verdict("other-network", link.target.name, link)
+
+
+def address_behind(link: Link) -> str | None:
+    """The address of the target's interface, behind that of the run, which is in a network of the
+    source's; None: there is none, or that of the run is in one too.
+    """
+    interface = link.dials[0].interface
+    own = [address for name, address, _ in addresses(link.target) if name == interface]
+    networks = [mine for _, mine, _ in addresses(link.source)]
+
+    def is_near(address: str) -> bool:
+        return any(in_network(link.source, mine, address) for mine in networks)
+
+    if link.address not in own or is_near(link.address):
+        return None
+    return next(filter(is_near, own[own.index(link.address) + 1 :]), None)
+
+
 def _hidden(link: Link) -> Verdict | None:
     """The target's address is one that only its own machine can dial."""
     check = _enclosed(link)
@@ -423,6 +445,7 @@ def _dropped(link: Link) -> Verdict | None:
 
 
 _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
+    _first_address,
     _hidden,
     _impostor,
     _nothing_left,

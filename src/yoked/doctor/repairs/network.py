@@ -14,6 +14,8 @@ from yoked.records.shell import Line, joined, shell_line
 
 # Before the rules of VPNs, which begin at a few thousand.
 FIRST_RULE = 1
+# With its prefix.
+_Address = tuple[str, "int | None"]
 
 
 @repair
@@ -28,6 +30,11 @@ def ask_for_address(host: str, interface: str) -> Fix:
     return as_root(
         host, "nmcli device connect {it} || networkctl renew {it} || dhclient {it}", it=interface
     )
+
+
+def _other_prefix(prefix: int | None) -> int:
+    """With which an address can be there twice for a moment."""
+    return 32 if prefix != 32 else 31
 
 
 def _on_device(address: str, prefix: int | None, interface: str) -> Line:
@@ -69,6 +76,40 @@ def replace_address(
 
 
 @repair
+def put_behind(
+    host: str, before: Sequence[_Address], behind: Sequence[_Address], interface: str
+) -> Fix:
+    """Put the addresses of IPv4 that an interface has before some others behind those.
+
+    Taken back, the others are moved in their turn, as in `relabel_address`.
+    """
+    moves = [
+        shell_line(
+            "ip address del {own} && ip address add {own} brd +", own=_on_device(*each, interface)
+        )
+        for each in before
+    ]
+    returns = [
+        shell_line(
+            "ip address add {meanwhile} && ip address del {own} && ip address add {own} brd + && "
+            "ip address del {meanwhile}",
+            own=_on_device(address, prefix, interface),
+            meanwhile=_on_device(address, _other_prefix(prefix), interface),
+        )
+        for address, prefix in behind
+    ]
+    return as_root(
+        host,
+        # Else the second of a network goes with the first.
+        "sysctl -qw {keep} && {moves}",
+        "{returns}",
+        keep=f"net/ipv4/conf/{interface}/promote_secondaries=1",
+        moves=joined(" && ", moves),
+        returns=joined(" && ", returns),
+    )
+
+
+@repair
 def relabel_address(host: str, address: str, prefix: int, interface: str, label: str) -> Fix:
     """Give an address the interface's own name for a label.
 
@@ -81,7 +122,7 @@ def relabel_address(host: str, address: str, prefix: int, interface: str, label:
         "ip address add {meanwhile} && ip address del {own} && ip address add {own} brd + "
         "label {label} && ip address del {meanwhile}",
         own=_on_device(address, prefix, interface),
-        meanwhile=_on_device(address, 32 if prefix != 32 else 31, interface),
+        meanwhile=_on_device(address, _other_prefix(prefix), interface),
         label=label,
     )
 
