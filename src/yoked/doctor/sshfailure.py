@@ -16,6 +16,7 @@ from yoked.errors import NoPythonError, YokedError
 from yoked.records.examination import SshFailure, SshKind
 from yoked.records.rules import CONTROL
 from yoked.remote.ssh import NoAgentError
+from yoked.remote.transport import NO_INPUT
 
 # Causes that lie on this machine, whatever host ssh was to reach.
 HERE = frozenset(
@@ -23,7 +24,7 @@ HERE = frozenset(
         "no-ssh", "config", "config-mode", "narrowed", "key-mode", "passphrase", "no-key",
         "unused-key", "stale-pub", "too-many", "bind", "forbidden", "no-route", "asks", "agent",
         "helper", "waits", "certificate", "key-gone", "kept-keys", "agent-refuses", "agent-lacks",
-        "proxy-gone", "proxy-asks", "proxy-ends", "option",
+        "proxy-gone", "proxy-asks", "proxy-ends", "option", "program",
     }
 )  # fmt: skip
 # Causes that lie on the host, or the jump host, that they name.
@@ -118,6 +119,7 @@ _OF_SHELL: _Table = (
     # sshd's own words of the login shell. It asks for that file beforehand, but not where it
     # changes the root. Source: do_child of OpenSSH's session.c, allowed_user of its auth.c.
     (r"\A(?P<about>/\S+): (?:No such file or directory|Permission denied)\Z", "shell", "chroot"),
+    (f"^{NO_INPUT}", "shell", "no-input"),
     (r"\brbash: |: restricted", "shell", "restricted"),
     (r"No space left on device|Disk quota exceeded", "shell", "full"),
     (_DIED, "python", "died"),

@@ -58,7 +58,7 @@ _ONLY: Mapping[SshKind, frozenset[str]] = {
 # Other names of the same setting: ssh takes both, and tells the first.
 _SAME = {"pubkeyacceptedkeytypes": "pubkeyacceptedalgorithms"}
 _KEYWORD = re.compile(r"\s*([A-Za-z0-9]+)(?:\s*=\s*|\s+)(\S.*?)\s*")
-_TRY_S, _LIMIT_S = 3, 5.0
+_TRY_S, LIMIT_S = 3, 5.0
 _LEAST_S, _PATIENCE = 1.0, 4
 # An sshd turns away who comes as one of more than ten at once.
 _AT_ONCE = 6
@@ -169,11 +169,11 @@ def of_options(told: SshFailure, host: str, config: Path | None) -> SshFailure:
             return told
         began_s = time.monotonic()
         bare = [each for own in lines.values() for each in own]
-        if not _comes_in(host, copies.without(bare), _LIMIT_S):
+        if not comes_in(host, copies.without(bare), LIMIT_S):
             return told
         # What works does so as soon as this; what hangs need not be waited for much longer.
-        limit_s = min(_LIMIT_S, _LEAST_S + _PATIENCE * (time.monotonic() - began_s))
-        if _comes_in(host, copies.without([]), limit_s):
+        limit_s = min(LIMIT_S, _LEAST_S + _PATIENCE * (time.monotonic() - began_s))
+        if comes_in(host, copies.without([]), limit_s):
             return told
         guilty = _guilty(copies, host, lines, limit_s)
     return _blamed(told, [each for name in guilty for each in lines[name]], config)
@@ -240,7 +240,7 @@ def _guilty(
 
     def heals(left_out: Iterable[str]) -> bool:
         gone = [each for name in left_out for each in lines[name]]
-        return _comes_in(host, copies.without(gone), limit_s)
+        return comes_in(host, copies.without(gone), limit_s)
 
     def healing(parts: Sequence[Sequence[str]]) -> list[bool]:
         batches = (parts[start : start + _AT_ONCE] for start in range(0, len(parts), _AT_ONCE))
@@ -254,9 +254,13 @@ def _guilty(
     return needed if needed and heals(needed) else names
 
 
-def _comes_in(host: str, config: Path, limit_s: float) -> bool:
-    """Whether a command runs there, and gets what is sent to it as it is."""
-    argv = ssh_argv(host, str(config), patience_s=_TRY_S, shared=False)
+def comes_in(host: str, config: Path | None, limit_s: float, program: str | None = None) -> bool:
+    """Whether a command runs there, and gets what is sent to it as it is. program: in the place of
+    the ssh that PATH finds.
+    """
+    given = None if config is None else str(config)
+    ssh, *rest = ssh_argv(host, given, patience_s=_TRY_S, shared=False)
+    argv = [program or ssh, *rest]
     try:
         process = subprocess.Popen(
             [*argv, f"cat; echo {_LAST.decode().strip()}"],

@@ -32,6 +32,7 @@ from yoked.doctor.sshfailure import (
 from yoked.doctor.sshinside import of_interpreter, of_start_files, run_here
 from yoked.doctor.sshnames import of_names
 from yoked.doctor.sshoptions import of_options
+from yoked.doctor.sshprogram import of_program
 from yoked.doctor.sshway import (
     Signs,
     Try,
@@ -52,7 +53,7 @@ from yoked.remote.transport import kill_way
 
 _LOOKED_AT = ("timeout", "unreachable", "denied", "shell", "host-key", "other")
 # The shell there runs what it is told, and something is in the way of the agent.
-_RUNS = frozenset({("python", ""), ("python", "died"), ("shell", "")})
+_RUNS = frozenset({("python", ""), ("python", "died"), ("shell", ""), ("shell", "no-input")})
 # There is an interpreter, and it does not run.
 _OF_PYTHON = ("died", "not-executable")
 # By kind, the causes of which the host itself knows more.
@@ -71,7 +72,7 @@ _BY_OPTION: Mapping[SshKind, tuple[str, ...]] = {
     "refused": ("",),
     "unreachable": ("", "no-route", "filtered"),
     "denied": ("", "no-key", "refused-key", "algorithm", "unused-key", "second-factor"),
-    "shell": ("", "hangs"),
+    "shell": ("", "hangs", "no-input"),
     "other": ("", "closed", "cut", "bind"),
 }
 # How many times the patience with ssh a slow host gets at its second try.
@@ -137,6 +138,8 @@ def failure_of(
     python, address: the interpreter and the address that the fleet's file names.
     """
     told = _failure_by_trying(host, ssh_config, problem)
+    if isinstance(problem, NoAgentError):
+        told = of_program(told, host, ssh_config)
     if told.cause == "jump-on":
         way = way_to(host, ssh_config)
         words = problem.words if isinstance(problem, NoAgentError) else ""

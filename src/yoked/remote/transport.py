@@ -25,12 +25,15 @@ from yoked.remote.ssh import (
 )
 from yoked.remote.zipapp import agent_file, boot_script
 
+# What a Python says that was started there, and gets something else than it was sent.
+NO_INPUT = "Python started there, and what was sent to it did not come"
 # Single quotes mean the same to sh, csh and fish; nothing inside needs any of their characters.
 BOOT = (
     # A start file may have left the input such that nobody waits for it; Python 2 cannot tell.
     'import os,sys;getattr(os,"set_blocking",max)(0,True);'
-    'b=getattr(sys.stdin,"buffer",sys.stdin);TOKEN=b.readline().decode().strip();'
-    "n=int(b.readline());exec(b.read(n))"
+    'b=getattr(sys.stdin,"buffer",sys.stdin);TOKEN=b.readline().decode("ascii","replace").strip();'
+    f'n=b.readline().strip();n.isdigit()or sys.exit("{NO_INPUT}: "+'
+    '("other bytes came"if n else"its input ended at once"));exec(b.read(int(n)))'
 )
 # Neither the person's PYTHONPATH nor site-packages: the agent brings all it needs. Python 2 knows
 # these too, and can say that it is too old.

@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / ".ssh"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sshoptions, "_LIMIT_S", 0.7)
+    monkeypatch.setattr(sshoptions, "LIMIT_S", 0.7)
     return folder
 
 

@@ -32,6 +32,12 @@ AFTER_LOGIN: Mapping[SshKind, Mapping[str, Cause]] = {
             "ForceCommand, ~/.ssh/rc or /etc/ssh/sshrc; cannot tell which",
             *RUN_COMMANDS,
         ),
+        "no-input": Cause(
+            "ssh here does not hand its input on, as with -n or -f, or something that the login "
+            "starts there reads it first; cannot tell which",
+            here("{ssh_g} | grep -iE 'stdinnull|forkafter'    has yes where a setting does it"),
+            *RUN_COMMANDS,
+        ),
         "start-file": Cause(
             "the shell runs that line for each program that comes in by ssh, the agent and the "
             "ranks among them",

@@ -442,6 +442,13 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             f"with a copy of the settings that lacks it a command runs there: {_HERE}",
             leave_option_out,
         ),
+        "program": Cause(
+            f"whatever sends its work over ssh (rsync, git, tar) fails with it, too: {_HERE}",
+            here(
+                "type -a ssh    has both: take {about} out of PATH, rename it, or have it hand "
+                'on what it is given as it is, and its input: exec /usr/bin/ssh "$@"'
+            ),
+        ),
         "config": Cause(
             f"ssh does not read its own settings: {_HERE}",
             here("mend that line; {ssh_g} says whether ssh reads all of it"),
