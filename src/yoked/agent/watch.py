@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import os
 import re
+import resource
 import secrets
 import threading
 import time
@@ -32,6 +33,8 @@ _left: dict[str, Path] = {}
 # How often it is looked whether all stood; what a busy host leaves waiting is shorter than the
 # other.
 _BEAT_S, _STOOD_S = 0.05, 1.0
+# Who stood does not wait for a processor: of a busy host's wait most is that.
+_BUSY = 0.2
 
 
 def answer_watch(call: Call) -> dict[str, Any]:
@@ -57,10 +60,14 @@ def answer_watch(call: Call) -> dict[str, Any]:
 
 
 class Beat:
-    """Tells the times at which nothing ran here, by a thread that does nothing else."""
+    """Tells the times at which nothing ran here, by a thread that does nothing else.
+
+    A thread that only waited for a processor, for the others of this program or for a disk is of a
+    busy host, and counts for nothing: of one that was stopped the kernel counts none of these.
+    """
 
     def __init__(self) -> None:
-        self._gaps_s: list[float] = []
+        self._gaps: list[tuple[float, float]] = []
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def begin(self) -> None:
@@ -69,18 +76,39 @@ class Beat:
             self._thread.start()
 
     def stood(self) -> dict[str, Any] | None:
-        """times and lost_s; None: it never stood for long."""
-        gaps_s = list(self._gaps_s)
-        return {"times": len(gaps_s), "lost_s": round(sum(gaps_s), 1)} if gaps_s else None
+        """times and lost_s; gaps, each with ago_s, when it ended, and lost_s; None: it never stood
+        for long.
+        """
+        now_s, found = time.monotonic(), list(self._gaps)
+        gaps = [{"ago_s": round(now_s - end_s, 1), "lost_s": round(s, 1)} for end_s, s in found]
+        lost_s = round(sum(s for _, s in found), 1)
+        return {"times": len(gaps), "lost_s": lost_s, "gaps": gaps} if gaps else None
 
     def _beat(self) -> None:
-        seen_s = time.monotonic()
+        seen_s, busy_s, faults = time.monotonic(), _busy_s(), _faults()
         while True:
             time.sleep(_BEAT_S)
-            now_s = time.monotonic()
-            if now_s - seen_s > _STOOD_S:
-                self._gaps_s.append(now_s - seen_s)
-            seen_s = now_s
+            now_s, now_busy_s, now_faults = time.monotonic(), _busy_s(), _faults()
+            gap_s = now_s - seen_s
+            if gap_s > _STOOD_S and now_busy_s - busy_s < _BUSY * gap_s and now_faults == faults:
+                self._gaps.append((now_s, gap_s))
+            seen_s, busy_s, faults = now_s, now_busy_s, now_faults
+
+
+def _busy_s() -> float:
+    """How long this thread has waited for a processor, and this program has had one."""
+    own_s = time.process_time()
+    # Not everywhere; a list of threads may be closed.
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        told = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+        own_s += int(told[1]) / 1e9
+    return own_s
+
+
+def _faults() -> int:
+    """How often this thread has waited for a page from a disk."""
+    whose = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+    return resource.getrusage(whose).ru_majflt
 
 
 BEAT = Beat()

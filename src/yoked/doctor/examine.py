@@ -14,22 +14,26 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import yoked
+from yoked.agent import netlink
+from yoked.agent.watch import BEAT
 from yoked.channel.credentials import make_credentials
 from yoked.doctor.broadcasts import heard_by
+from yoked.doctor.console import addresses_of
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here
 from yoked.doctor.rank_probes import How
-from yoked.doctor.sshtry import ssh_here
+from yoked.doctor.sshtry import ssh_here, way_to
 from yoked.doctor.wants import to_hosts
 from yoked.doctor.world_check import check_world
 from yoked.errors import YokedError
-from yoked.fleet.model import HERE, Fleet
+from yoked.fleet.model import HERE, Fleet, Host
 from yoked.paths import state_root
 from yoked.records.examination import Examination, HostSeen, Need
 from yoked.units import plural
@@ -57,11 +61,17 @@ def look(
     """
     began_s = time.monotonic()
     program = program_here(quick=quick)
+    # Where this machine stands too, no host is said to.
+    BEAT.begin()
     first: How = "versions" if quick else "connect" if len(fleet.hosts) > 1 else "train"
     modules = (*program.modules, *program.plain)
     profile = ProbeProfile(first, sudo=sudo, modules=modules, asks=to_hosts(program.asks))
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
+        # While ssh has just asked for them.
+        silent = [each for each in fleet.hosts if each.name not in probes.here]
+        lost = _addresses_of(silent, fleet.ssh_file)
+        met = _cards_met(lost)
         probes.begin_training()
         agents = probes.here
         hosts = [probe.host for probe in probes.here.values()]
@@ -78,6 +88,8 @@ def look(
                     name: [endpoint.address for endpoint in endpoints if endpoint.host == name]
                     for name in probes.here
                 }
+                # At which card others find it.
+                | lost
             )
             world = None if quick else check_world(probes, endpoints, dials, began_s, say)
             if quick:
@@ -93,13 +105,19 @@ def look(
         if bandwidth and len(agents) > 1:
             say("measuring each link")
             dials = measure(dials, agents)
+        seen = [_with_heard(probes.seen(each), heard) for each in fleet.hosts]
+        ended = {each.name for each in seen if each.failure is not None} - {*lost}
+        lost |= _addresses_of([each for each in fleet.hosts if each.name in ended], fleet.ssh_file)
         return Examination(
-            hosts=tuple(_with_heard(probes.seen(each), heard) for each in fleet.hosts),
+            hosts=tuple(seen),
             dials=tuple(dials),
             world=world,
             need=need,
             controller={
                 **_controller(fleet, program),
+                "stood": BEAT.stood(),
+                "lost": lost,
+                "met": {**met, **_cards_met(lost)},
                 # A launch makes its own, and says what is wrong with them.
                 **(_certificates() if len(fleet.hosts) > 1 and not quick else {}),
             },
@@ -113,6 +131,27 @@ def _with_heard(seen: HostSeen, heard: Mapping[str, Mapping[str, Any]]) -> HostS
     if seen.name not in heard:
         return seen
     return dataclasses.replace(seen, health={**seen.health, "broadcasts": heard[seen.name]})
+
+
+def _addresses_of(lost: Collection[Host], config: Path | None) -> dict[str, list[str]]:
+    """The addresses of hosts without an agent, by yoked.toml or by ssh's settings."""
+    return {
+        host.name: list(addresses_of(host.address or way_to(host.name, config).address))
+        for host in lost
+    }
+
+
+def _cards_met(lost: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The network card at which this machine finds each of these hosts, as far as it knows."""
+    if not lost or not netlink.can_ask():
+        return {}
+    try:
+        known = {each.address: each.hardware for each in netlink.neighbours() if each.hardware}
+    except OSError:
+        return {}
+    return {
+        name: mac for name, own in lost.items() for address in own if (mac := known.get(address))
+    }
 
 
 def _controller(fleet: Fleet, program: ProgramHere) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from yoked.core.schema import decode
 from yoked.errors import YokedError
 from yoked.records.examination import Dial, Examination, HostSeen
-from yoked.records.host_rules import FACTS, HEALTH, INTERFACES
+from yoked.records.host_rules import FACTS, HEALTH, INTERFACES, STOOD
 from yoked.records.rules import (
     address,
     count,
@@ -21,6 +21,7 @@ from yoked.records.rules import (
     interface,
     label,
     line,
+    mac,
     named,
     number,
     optional,
@@ -76,6 +77,9 @@ _CONTROLLER = fields(
         "asks": named(word, named(line, line)),
         "set_here": each(variable),
         "damaged": named(line, line),
+        "lost": named(ssh_name, each(address)),
+        "met": named(ssh_name, mac),
+        "stood": STOOD,
         "time_s": number,
     }
 )

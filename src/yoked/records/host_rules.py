@@ -166,6 +166,15 @@ OTHER_HOME = fields({"file": path, "home": path, "own": path}, needed=("file", "
 UNUSABLE = fields({"barred": BARRED, "home": OTHER_HOME})
 # Programs, as far as others may see them.
 _PROGRAM = fields({"pid": pid, "command": text}, needed=("pid", "command"))
+# When nothing ran: see yoked.agent.watch.
+STOOD = fields(
+    {
+        "times": count,
+        "lost_s": number,
+        "gaps": each(complete({"ago_s": number, "lost_s": number})),
+    },
+    needed=("times", "lost_s"),
+)
 # What is not as it should be when a launch is tried in small: see yoked.agent.smalllaunch.
 LAUNCH = fields(
     {
@@ -180,7 +189,7 @@ LAUNCH = fields(
         "adopter": _PROGRAM,
         "damaged": each(path),
         "batons": each(path),
-        "stood": complete({"times": count, "lost_s": number}),
+        "stood": STOOD,
         "enclosed": complete({"command": text, "start_file": optional(START_COMMAND)}),
     }
 )

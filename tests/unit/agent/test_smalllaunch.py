@@ -171,6 +171,19 @@ def test_an_agent_that_stood_with_its_host_tells_for_how_long() -> None:
     assert (before, after) == (b"None\n", b"1\n")
 
 
+def test_an_agent_that_waited_for_its_own_threads_did_not_stand() -> None:
+    program = (
+        "import sys, time; from yoked.agent import watch; watch._STOOD_S = 0.2; "
+        "watch.BEAT.begin(); sys.setswitchinterval(2); end = time.monotonic() + 0.8\n"
+        "while time.monotonic() < end: pass\n"
+        "sys.setswitchinterval(0.005); time.sleep(0.2); print(watch.BEAT.stood())"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert done.stdout == b"None\n"
+
+
 _IN_A_LOGIN = "from yoked.agent import smalllaunch as s; print(s._enclosed())"
 _JAIL = "unshare --user --map-current-user --pid --fork --kill-child"
 

@@ -1061,6 +1061,38 @@ def test_a_host_that_a_busy_moment_or_a_person_held_up_is_not_called_paused(
     assert findings_of(told(seen, "garage", "torch/stops", stops)) == ()
 
 
+def stood(*gaps: tuple[float, float]) -> dict[str, Any]:
+    """ago_s and lost_s of each time that nothing ran."""
+    return {
+        "times": len(gaps),
+        "lost_s": sum(lost_s for _, lost_s in gaps),
+        "gaps": [{"ago_s": ago_s, "lost_s": lost_s} for ago_s, lost_s in gaps],
+    }
+
+
+def test_a_host_that_stood_alone_is_paused() -> None:
+    seen = told(home(), "garage", "health/launch", {"stood": stood((9.0, 1.5), (2.0, 3.0))})
+    # Another stood at another time.
+    seen = told(seen, "attic", "health/launch", {"stood": stood((20.0, 1.2))})
+
+    (found,) = findings_of(seen)
+
+    assert (found.check, found.hosts) == ("paused", ("garage",))
+    assert "2 times" in found.saw
+
+
+@pytest.mark.parametrize("where", ["a host", "this machine"])
+def test_hosts_that_stood_together_are_not_called_paused(where: str) -> None:
+    seen = told(home(), "garage", "health/launch", {"stood": stood((9.0, 2.5), (2.0, 3.0))})
+    late = stood((9.4, 2.2), (3.5, 1.1))
+    if where == "a host":
+        seen = told(seen, "attic", "health/launch", {"stood": late})
+    else:
+        seen = replace(seen, controller={**seen.controller, "stood": late})
+
+    assert findings_of(seen) == ()
+
+
 def test_every_check_has_cases_as_grave_as_it_says() -> None:
     found: dict[str, set[str]] = {check.code: set() for check in CHECKS}
     for case in CASES:

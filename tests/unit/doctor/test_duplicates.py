@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.doctor.builders import (
     ADDRESS,
@@ -71,6 +73,64 @@ def test_two_cards_with_one_address_are_told() -> None:
     assert (found.check, found.hosts) == ("same-address", ("study", "garage"))
     assert MAC["garage"] in found.saw
     assert found.fix[0].by_hand
+
+
+def lost_at(mac: str, *names: str) -> Examination:
+    """Hosts that are silent, and that this machine finds at one network card."""
+    seen = with_cards(
+        home(tuple(each for each in ("attic", "garage", "study") if each not in names))
+    )
+    lost = [unreached(each, "timeout", "Connection timed out") for each in names]
+    at_addresses = {each: [ADDRESS[each]] for each in names}
+    for name in names:
+        seen = told(seen, "attic", f"health/routes/{ADDRESS[name]}", {"mac": mac})
+    controller = {**seen.controller, "lost": at_addresses}
+    return replace(seen, hosts=(*seen.hosts, *lost), controller=controller)
+
+
+def test_a_silent_host_at_the_card_of_another_is_told_with_both() -> None:
+    (found,) = findings_of(lost_at(MAC["study"], "garage"))
+
+    assert (found.check, found.hosts) == ("same-address", ("study", "garage"))
+    assert f"others find study and garage at one network card, {MAC['study']}" in found.saw
+    assert "which is eth0 of study" in found.saw
+    assert [each.check for each in found.follows] == ["ssh-timeout"]
+
+
+def test_a_card_that_this_machine_alone_has_met_counts_too() -> None:
+    seen = lost_at(OTHER_MAC, "garage")
+    seen = replace(seen, controller={**seen.controller, "met": {"garage": MAC["study"]}})
+
+    (found,) = findings_of(seen)
+
+    assert (found.check, found.hosts) == ("same-address", ("study", "garage"))
+
+
+@pytest.mark.parametrize("mac", [OTHER_MAC, MAC["garage"]], ids=["another's", "its own"])
+def test_a_silent_host_at_a_card_of_nobody_else_is_only_silent(mac: str) -> None:
+    (found,) = findings_of(lost_at(mac, "garage"))
+
+    assert (found.check, found.hosts) == ("ssh-timeout", ("garage",))
+
+
+def test_a_host_that_is_set_to_answer_for_others_has_no_cloned_card() -> None:
+    seen = lost_at(MAC["study"], "garage")
+    settings = {"net/ipv4/conf/eth0/proxy_arp": "1"}
+
+    found = findings_of(told(seen, "study", "health/settings", settings))
+
+    assert "same-address" not in {each.check for each in found}
+
+
+def test_two_silent_hosts_at_one_card_are_told_and_a_repeater_is_not() -> None:
+    seen = lost_at(OTHER_MAC, "garage", "study")
+
+    (found,) = findings_of(seen)
+    behind = told(seen, "attic", "health/routes/192.168.1.1", {"mac": OTHER_MAC})
+
+    assert (found.check, found.hosts) == ("same-address", ("garage", "study"))
+    assert "one machine answers for both" in found.saw
+    assert {each.check for each in findings_of(behind)} == {"ssh-timeout"}
 
 
 def test_a_machine_that_ssh_met_in_anothers_place_is_no_changed_key() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import LINKS, NAMES, link_of, several
@@ -15,12 +15,18 @@ from yoked.doctor.checks.query import (
     host_of_address,
     in_network,
     interface_kind,
+    mapping,
+    part,
     prefix_of,
 )
 from yoked.doctor.checks.tables import taken_addresses, taken_for_own
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import drop_address, replace_address
 from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.records.shell import listed_words
+
+# How ssh fails where frames for a host go astray.
+_SILENT = frozenset({"timeout", "unreachable", "other"})
 
 
 @check(
@@ -33,10 +39,15 @@ from yoked.records.examination import Examination, Fix, HostSeen
         "route": "{host} takes {address}, the address of {other}, for its own: by the route "
         "{route}",
         "card": "the network cards of {names:list} have one address, {address}",
+        "met": "others find {names:list} at one network card, {address}, which is "
+        "{interface} of {owner}: two cards have one address, or {owner} answers for the others",
+        "both": "others find {names:list}, which let nobody in, at one network card, "
+        "{address}: two cards have one address, or one machine answers for both",
     },
     why="packets for one reach the other, by chance and in turns",
     symptom="Connections fail or reach the wrong machine, now and then.",
-    cause="Two machines were given one address: a copied disk image or virtual machine, a fixed "
+    cause="Two machines were given one address: a copied disk image or virtual machine (its card's "
+    "address, or the machine-id by which DHCP knows it, was copied too), a fixed "
     "address inside the DHCP server's range. Or one takes it for its own by a route of the table "
     "`local`.",
     fix="Takes the address from the host that is not to have it, and gives it back its "
@@ -72,6 +83,7 @@ def same_address(seen: Examination) -> Iterator[Match]:
             (other.name, one.name), _own_card(seen, other), how="card",
             names=[one.name, other.name], address=mac,
         )  # fmt: skip
+    yield from _met_at_one_card(seen)
     for host in several(seen):
         address = chosen_address(seen, host)
         if address is None or address in told:
@@ -136,6 +148,73 @@ def _one_card(seen: Examination) -> Iterator[tuple[HostSeen, HostSeen, str]]:
         other = first.setdefault(str(mac), host)
         if other != host and other.facts.get("machine") != host.facts.get("machine"):
             yield other, host, str(mac)
+
+
+def _met_at_one_card(seen: Examination) -> Iterator[Match]:
+    """Hosts that ssh does not reach, and that others find at the card of another."""
+    silent = {each.name for each in seen.hosts
+              if each.failure is not None and each.failure.kind in _SILENT}  # fmt: skip
+    at_card: dict[str, list[str]] = {}
+    lost = mapping(seen.controller.get("lost"))
+    for name, own in lost.items():
+        for mac in _met(seen, name, own) if name in silent else ():
+            at_card.setdefault(mac, []).append(name)
+    for mac, names in at_card.items():
+        owner = next((each for each in seen.up if _has_card(each, mac)), None)
+        if owner is not None and not _answers_for_others(owner):
+            interface = next(_cards(owner, mac))
+            look = by_hand(
+                owner.name,
+                "`ethtool -P {interface}` shows the card's own address, and `ip link set dev "
+                "{interface} address` and it sets it; compare `ip link` at the console of {lost}",
+                interface=interface,
+                lost=listed_words(names),
+            )
+            yield Match(
+                (owner.name, *names), look, how="met", names=[owner.name, *names], address=mac,
+                interface=interface, owner=owner.name,
+            )  # fmt: skip
+        elif owner is None and len(names) > 1 and not _is_between(seen, mac, lost):
+            look = by_hand(
+                "",
+                "compare `ip link` at the consoles of {lost}: a copy of a virtual machine has the "
+                "other's address; `ethtool -P INTERFACE` shows the card's own",
+                lost=listed_words(names),
+            )
+            yield Match(names, look, how="both", names=names, address=mac)
+
+
+def _met(seen: Examination, lost: str, addresses: Sequence[str]) -> set[str]:
+    """The cards at which this machine and other hosts find a host."""
+    asked = [at(part(host, "routes", each), "mac") for host in seen.up for each in addresses]
+    return {str(mac) for mac in (*asked, mapping(seen.controller.get("met")).get(lost)) if mac}
+
+
+def _cards(host: HostSeen, mac: str) -> Iterator[str]:
+    """The interfaces of a host with this address of a card."""
+    for name, link in mapping(part(host, "links")).items():
+        if at(link, "mac") == mac and interface_kind(host, name) in ("physical", "wireless"):
+            yield str(name)
+
+
+def _has_card(host: HostSeen, mac: str) -> bool:
+    return next(_cards(host, mac), None) is not None
+
+
+def _answers_for_others(host: HostSeen) -> bool:
+    """Whether it is set to answer questions for other hosts' network cards."""
+    return any("/proxy_arp" in name for name in mapping(part(host, "settings")))
+
+
+def _is_between(seen: Examination, mac: str, lost: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a card is that of a repeater or a router: hosts find others there, too."""
+    theirs = {address for own in lost.values() for address in own}
+    return any(
+        at(way, "mac") == mac
+        for host in seen.up
+        for address, way in mapping(part(host, "routes")).items()
+        if address not in theirs
+    )
 
 
 def _own_card(seen: Examination, host: HostSeen) -> Fix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from yoked.doctor.check import Match, check
@@ -16,6 +16,8 @@ _SLEEPS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "po
 _SOON_S = 3600.0
 # A host that has much to do may leave an agent waiting for a second, and once.
 _OFTEN, _LONG_S = 2, 2.0
+# All hosts are asked at one time, and answer within so long.
+_ASKED_WITHIN_S = 1.0
 # What most of these checks have in common.
 _check = partial(check, reads=("health.power",), severity="warning")
 
@@ -57,8 +59,7 @@ def battery(seen: Examination) -> Iterator[Match]:
 )  # fmt: skip
 def paused(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = mapping(part(host, "launch", "stood"))
-        times, lost_s = told.get("times") or 0, told.get("lost_s") or 0.0
+        times, lost_s = _stood_alone(seen, host)
         # Whoever is known by his signal is told as such; and who stops the doctor stops this agent.
         known = mapping(host.torch).get("stops") or host.name == HERE
         if known or (times < _OFTEN and lost_s < _LONG_S):
@@ -70,6 +71,28 @@ def paused(seen: Examination) -> Iterator[Match]:
             "that is it",
         )
         yield Match(host.name, look, times=times, lost_s=lost_s)
+
+
+def _stood_alone(seen: Examination, host: HostSeen) -> tuple[int, float]:
+    """(times, seconds) that a host stood while neither another nor this machine did.
+
+    Hosts on one machine that is busy, or hosts that a network's file server holds up, stand
+    together: then none of them is paused.
+    """
+    told = mapping(part(host, "launch", "stood"))
+    if "gaps" not in told:
+        return told.get("times") or 0, told.get("lost_s") or 0.0
+    others = [part(each, "launch", "stood") for each in seen.up if each != host]
+    theirs = [gap for each in (*others, seen.controller.get("stood"))
+              for gap in mapping(each).get("gaps") or ()]  # fmt: skip
+    own = [gap for gap in told["gaps"] if not any(_overlap(gap, each) for each in theirs)]
+    return len(own), sum(gap["lost_s"] for gap in own)
+
+
+def _overlap(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    """Whether two hosts stood at one time, as far as both were asked at one time."""
+    first, then = sorted((one, other), key=lambda gap: gap["ago_s"])
+    return then["ago_s"] <= first["ago_s"] + first["lost_s"] + _ASKED_WITHIN_S
 
 
 def _can_sleep(host: HostSeen) -> bool:
