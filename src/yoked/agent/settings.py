@@ -51,9 +51,12 @@ SETTINGS = (
     Setting("net/core/dev_weight", "64", 8, None, ("slow", "loses"), "gets"),
     Setting(f"net/ipv4/conf/{EACH}/arp_ignore", "0", None, 3, ("silent",), "gets"),
     Setting(f"net/ipv4/neigh/{EACH}/mcast_solicit", "3", 1, None, ("silent",)),
+    # So many seconds a program is asked first, for a card that nobody has met.
+    Setting(f"net/ipv4/neigh/{EACH}/app_solicit", "0", None, 1, ("silent",), "sends"),
     Setting(f"net/ipv4/neigh/{EACH}/unres_qlen_bytes", "212992", 2048, None, ("silent",), "sends"),
     Setting("net/ipv4/neigh/default/gc_thresh3", "1024", 32, None, ("silent",)),
     Setting(f"net/ipv6/neigh/{EACH}/mcast_solicit", "3", 1, None, ("silent",)),
+    Setting(f"net/ipv6/neigh/{EACH}/app_solicit", "0", None, 1, ("silent",), "sends"),
     Setting(f"net/ipv6/neigh/{EACH}/ucast_solicit", "3", 1, None, ("breaks",)),
     Setting(f"net/ipv6/neigh/{EACH}/retrans_time_ms", "1000", None, 5000, ("silent",), "sends"),
     Setting(f"net/ipv6/neigh/{EACH}/unres_qlen_bytes", "212992", 2048, None, ("silent",), "sends"),

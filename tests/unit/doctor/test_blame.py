@@ -571,3 +571,51 @@ def test_what_drops_data_that_leaves_is_told_so() -> None:
 
     assert (found.check, found.hosts) == ("firewall-out", (PAIR[0],))
     assert "lets connections, and nothing that is said on them, out" in found.saw
+
+
+@pytest.mark.parametrize("knows", [GARAGE, f"{{ {GARAGE}, 192.168.1.99 }}"])
+def test_a_rule_that_knows_a_host_by_another_of_its_addresses_is_no_fault_of_the_rule(
+    knows: str,
+) -> None:
+    random = "192.168.1.200"
+    seen = silent("garage", "attic", arrived=False, source_address=random)
+    first = interface("eth0", random, 24)
+    both = [*first["addresses"], *interface("eth0", GARAGE, 24)["addresses"]]
+    seen = change(seen, "garage", interfaces=({**first, "addresses": both},))
+    closed = rules(f"ip saddr != {knows} tcp dport >= 1024 drop")
+
+    found = only(as_root(seen, attic=closed))
+
+    assert (found.check, found.hosts) == ("wrong-source", ("garage",))
+    assert f"sends to attic from {random}" in found.saw
+    assert f"lets it in from {GARAGE}" in found.saw
+    assert lines(found)[0][1].endswith(f"src {GARAGE}")
+
+
+def test_answers_from_an_address_that_came_first_are_of_the_same_cause() -> None:
+    random = "192.168.1.200"
+    seen = readdressed("garage", random, 24)
+    first = interface("eth0", random, 24)
+    both = [*first["addresses"], *interface("eth0", GARAGE, 24)["addresses"]]
+    seen = change(seen, "garage", interfaces=({**first, "addresses": both},))
+    for ends, more in ((("garage", "attic"), {"arrived": False, "source_address": random}),
+                       (("attic", "garage"), {"arrived": True})):  # fmt: skip
+        seen = broken(seen, *ends, error="ETIMEDOUT", **more)
+    closed = rules(f"ip saddr {random} tcp sport >= 1024 drop")
+
+    found = only(as_root(seen, attic=closed))
+
+    assert (found.check, found.hosts) == ("wrong-source", ("garage",))
+    moved = f"ip address del {random}/24 dev eth0 && ip address add {random}/24 dev eth0 brd +"
+    assert lines(found)[0][1].endswith(moved)
+
+
+def test_a_rule_that_lets_no_address_of_a_host_in_is_told_as_before() -> None:
+    seen = silent("garage", "attic", arrived=False, source_address=GARAGE)
+    first = interface("eth0", GARAGE, 24)
+    both = [*first["addresses"], *interface("eth0", "192.168.1.200", 24)["addresses"]]
+    seen = change(seen, "garage", interfaces=({**first, "addresses": both},))
+
+    found = only(as_root(seen, attic=rules("ip saddr 192.168.1.0/24 tcp dport >= 1024 drop")))
+
+    assert (found.check, found.hosts) == ("firewall-drop", ("attic",))

@@ -101,6 +101,16 @@ def blame(link: Link) -> Blame | None:
     return _likeliest(link, unread) if unread else None
 
 
+def passes_as(link: Link, getter: HostSeen, own: str) -> bool:
+    """Whether the rules of one end would let in what the other sends, were it from this address;
+    False: they would not, or nobody could look.
+    """
+    comes_in = [each for each in _passages(link) if (each.host, each.direction) == (getter, "in")]
+    packets = [replace(each.packet, source=own) for each in comes_in]
+    told = part(getter, "firewall")
+    return bool(packets) and all(refusals(told, each, "in") == [] for each in packets)
+
+
 def diversion(link: Link) -> Blame | None:
     """The rule of either host by which something else gets what is for the target's listener; None:
     no rule that was read does it.

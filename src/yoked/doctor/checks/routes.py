@@ -26,11 +26,12 @@ from yoked.doctor.checks.query import (
     version_of,
 )
 from yoked.doctor.checks.tables import deciding_route, rules_before
-from yoked.doctor.checks.verdicts import BY_HAND, FORBIDDEN, address_behind, strays
+from yoked.doctor.checks.verdicts import BY_HAND, FORBIDDEN, address_behind, known_address, strays
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import (
     FIRST_RULE,
     add_route,
+    drop_address,
     forget_broadcast,
     forget_neighbor,
     put_behind,
@@ -266,15 +267,36 @@ def _by_one_hop(group: Group, ways: dict[str, Any]) -> Iterator[Fix]:
 @check_of_ways(
     "wrong-source",
     question="Does every host send from an address that the others can answer?",
-    saw="{host} sends to {peers:list} from {taken}, to which they have no way, although it is in "
-    "their network as {own}: {evidence}",
-    why="what it sends may arrive, and no answer comes back",
+    saw={
+        "": "{host} sends to {peers:list} from {taken}, to which they have no way, although it is "
+        "in their network as {own}: {evidence}",
+        "rule": "{host} sends to {peers:list} from {taken}, and a firewall there lets it in from "
+        "{own}, which it has too: {evidence}; by {rule}",
+    },
+    why={
+        "": "what it sends may arrive, and no answer comes back",
+        "rule": "what it begins is dropped there, and what others begin with it works",
+    },
     symptom="`Connection timed out` of all that one host begins; what others begin with it works.",
-    cause="The route has a `src` that is the address of a VPN, of loopback, or an old one.",
+    cause="The route has a `src` that is the address of a VPN, of loopback, or an old one. Or a "
+    "network manager gave the host another address beside the one by which rules know it, such as "
+    "a random one of IPv6's privacy extensions, and the kernel takes that.",
     fix="Has the route send from the address in that network, until the next start.",
 )
 def wrong_source(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-source"):
+        known = known_address(group.links[0], group.host) if group.found else None
+        if known is not None:
+            taken, own = known
+            yield group.match(
+                *_be_known_as(group, own, taken),
+                how="rule",
+                peers=[each.name for each in group.peers],
+                taken=taken,
+                own=own,
+                rule=group.found[0].words,
+            )
+            continue
         own, interface = str(group.address), group.interface.partition(":")[0]
         ways = {each: part(group.host, "routes", each) for each in group.peer_addresses}
         sources = (str(at(each, "source")) for each in ways.values() if at(each, "source"))
@@ -285,6 +307,19 @@ def wrong_source(seen: Examination) -> Iterator[Match]:
             taken=taken,
             own=own,
         )
+
+
+def _be_known_as(group: Group, own: str, taken: str) -> Iterator[Fix]:
+    """Have a host send from an address by which others know it; one that is first on its interface
+    is what Gloo takes, too.
+    """
+    interface = group.interface.partition(":")[0]
+    if group.address != taken:
+        yield from _send_from(group, own, interface, taken)
+    elif version_of(taken) == 4:
+        yield _later_first(group, own)
+    else:
+        yield drop_address(group.host.name, taken, prefix_of(group.host, taken), interface)
 
 
 def _send_from(group: Group, own: str, interface: str, taken: str) -> Iterator[Fix]:

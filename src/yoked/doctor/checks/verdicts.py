@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from yoked.doctor.checks.blame import Blame, blame, blame_for_silent_cards, diversion
+from yoked.doctor.checks.blame import Blame, blame, blame_for_silent_cards, diversion, passes_as
 from yoked.doctor.checks.broadcasts import comes
 from yoked.doctor.checks.links import (
     NO_DESCRIPTORS,
@@ -308,6 +308,33 @@ def _strange_source(link: Link) -> Verdict | None:
     return Verdict("wrong-source", link.source.name, link)
 
 
+def _unknown_source(link: Link) -> Verdict | None:
+    """A rule of one end knows the other by another of its addresses."""
+    guilty = _blame_of_filter(link)
+    if guilty is None or guilty.direction != "in" or not guilty.found or not guilty.found[0].sure:
+        return None
+    sender = link.source if guilty.host == link.target.name else link.target
+    known = known_address(link, sender)
+    return Verdict("wrong-source", sender.name, link, guilty) if known else None
+
+
+def known_address(link: Link, sender: HostSeen) -> tuple[str, str] | None:
+    """(from which address one end sends, from which of its addresses the other's rules would let it
+    in, which is in the other's network); None: there is no such one.
+    """
+    ends = (link.source_address, link.address)
+    taken, theirs = ends if sender == link.source else ends[::-1]
+    if taken is None or theirs is None:
+        return None
+    getter = link.target if sender == link.source else link.source
+    interface = interface_of(sender, taken)
+    for name, own, _ in addresses(sender):
+        near = in_network(sender, own, theirs) and name.partition(":")[0] == interface
+        if near and own != taken and passes_as(link, getter, own):
+            return taken, own
+    return None
+
+
 def _reverse_path(link: Link) -> Verdict | None:
     """The target would answer by another interface, and therefore drops what comes."""
     source = link.source_address
@@ -455,6 +482,7 @@ _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
     _other_card,
     _either(_other_way),
     _strange_source,
+    _unknown_source,
     _odd,
     _silence,
     _reverse_path,
