@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import where_set
 from yoked.doctor.checks.query import at, mapping, part
+from yoked.doctor.checks.wanted_files import above, files, written
+from yoked.doctor.checks.wanted_query import asked, besides, odd_among, told_of
 from yoked.doctor.repairs.base import by_hand
-from yoked.records.examination import Examination, Fix
-from yoked.records.shell import joined, path_word, shell_line
-from yoked.units import format_bytes, listed, plural
+from yoked.records.examination import Examination
+from yoked.units import listed, plural
 
-_SHOWN, _LONGEST = 3, 60
-# Programs, libraries and settings of a system: they are another in each release.
-_OF_A_SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/opt/")
+_LONGEST = 60
 # Variables that are each host's own affair.
 _OWN = re.compile(
     r"HOST(NAME)?|TE?MP(DIR)?|(XDG|CUDA|SSH|SLURM|PBS|LC)_\w+|TERM|DISPLAY|LANG|EDITOR"
     r"|\w*(DEVICE|INTERFACE|IFNAME|PORT|ADDR|CACHE|THREADS|WORKERS|CORES|NODE|HOST)\w*"
 )
-_WORDS = {
-    "EACCES": "may not be written",
-    "EROFS": "lies on a file system that is mounted read-only",
-    "EISDIR": "is a folder",
-    "ENOENT": "lies in a folder that is missing",
-    "ENOTDIR": "lies in a folder that is none",
-}
 _TAKEN = {"EADDRINUSE": "another program has it", "EACCES": "only root may (ports below "
           "net.ipv4.ip_unprivileged_port_start)"}  # fmt: skip
-_HUB_REF = re.compile(r"(.*/(model|dataset|space)s--([^/]+))/refs/[^/]+")
-
-# What hosts tell of one name, by host.
-_Told = dict[str, Any]
 
 
 @check(
@@ -106,41 +93,14 @@ _Told = dict[str, Any]
     fix="By hand.",
 )
 def program_asks(seen: Examination) -> Iterator[Match]:
-    for judge in (_variables, _files, _above, _written, _lacking, _net, _caches, _here):
+    for judge in (_variables, files, above, written, _lacking, _net, _caches, _here):
         yield from judge(seen)
-
-
-def _asked(seen: Examination, *kinds: str) -> Iterator[tuple[str, str]]:
-    """(name, place) of what the program asks for."""
-    for kind in kinds:
-        yield from ((str(name), str(place)) for name, place in
-                    mapping(at(seen.controller, "asks", kind)).items())  # fmt: skip
-
-
-def _told(seen: Examination, kind: str, name: str) -> _Told:
-    """What each host that answered says of a name."""
-    answers = {host.name: mapping(part(host, "asked", kind)) for host in seen.up}
-    return {host: own[name] for host, own in answers.items() if name in own}
-
-
-def _odd(kinds: Mapping[str, object]) -> list[str]:
-    """The hosts that have another than most; all, where no kind has most."""
-    counts = Counter(kinds.values()).most_common()
-    if len(counts) < 2:
-        return []
-    is_told = counts[0][1] > counts[1][1]
-    return [host for host, kind in kinds.items() if not is_told or kind != counts[0][0]]
-
-
-def _besides(names: Iterable[str], word: str = "is there on") -> str:
-    others = list(names)
-    return f", and {word} {listed(others)}" if others else ""
 
 
 def _variables(seen: Examination) -> Iterator[Match]:
     set_here = at(seen.controller, "set_here") or ()
-    for name, place in _asked(seen, "variables", "settings"):
-        told = _told(seen, "variables", name)
+    for name, place in asked(seen, "variables", "settings"):
+        told = told_of(seen, "variables", name)
         without = [host for host, value in told.items() if value is None]
         needed = name in mapping(at(seen.controller, "asks", "variables"))
         if needed and without:
@@ -158,13 +118,13 @@ def _variables(seen: Examination) -> Iterator[Match]:
                 name=name,
                 place=place,
                 where=listed(without),
-                besides=_besides(here, "is set on"),
+                besides=besides(here, "is set on"),
             )
             continue
         # Others checks have the variables that are told of each host.
         is_known = any(name in mapping(part(host, "environment")) for host in seen.up)
         plain = {host: _without_home(seen, host, value) for host, value in told.items()}
-        odd = _odd(plain)
+        odd = odd_among(plain)
         if odd and not is_known and not _OWN.fullmatch(name):
             shown = [
                 f"{'not set' if value is None else value[:_LONGEST]} on {host}"
@@ -189,216 +149,10 @@ def _without_home(seen: Examination, host: str, value: object) -> str | None:
     return None if value is None else str(value).replace(home, "~")
 
 
-def _files(seen: Examination) -> Iterator[Match]:
-    here = mapping(at(seen.controller, "asks", "here"))
-    homes = {str(host.facts.get("home") or "~") for host in seen.up}
-    data = str(seen.need.folders.get("data"))
-    # What --data names is compared file by file.
-    compared = {data, *(data.replace("~", home, 1) for home in homes)}
-    for name, place in _asked(seen, "reads", "reads_below"):
-        if name in compared:
-            continue
-        told = _told(seen, "files", name)
-        missing = [host for host, own in told.items() if own["kind"] == "missing"]
-        shut = [host for host, own in told.items() if own["kind"] == "unreadable"]
-        has = {host: own for host, own in told.items() if host not in (*missing, *shut)}
-        if missing and (has or name in here):
-            others = list(has) or ["this machine"]
-            # The few are to mend: one host alone may have what an earlier run left.
-            is_few = 0 < len(has) < len(missing)
-            yield Match(
-                list(has) if is_few else missing if has else (),
-                *(_taken_away(name, has, missing) if is_few else _brought(name, has, missing)),
-                how="alone" if is_few else "missing",
-                name=name,
-                place=place,
-                where=listed(missing),
-                besides=_besides(others),
-                others=listed(others),
-            )
-        if shut:
-            reasons = {str(told[host].get("problem")) for host in shut}
-            yield Match(
-                shut,
-                *(by_hand(host, "ls -ld {path}", path=path_word(name)) for host in shut),
-                how="unreadable",
-                name=name,
-                place=place,
-                where=listed(shut),
-                besides=f" ({listed(sorted(reasons))})",
-            )
-        is_whole = name in mapping(at(seen.controller, "asks", "reads"))
-        if is_whole and not name.startswith(_OF_A_SYSTEM):
-            yield from _other(name, place, has)
-
-
-def _other(name: str, place: str, has: _Told) -> Iterator[Match]:
-    """A file or a folder that is there on several hosts, and not the same."""
-    odd = _odd({host: _known_by(own) for host, own in has.items()})
-    if odd:
-        usual = [host for host in has if host not in odd] or list(has)
-        model = has[usual[0]]
-        # Of two nobody knows which is meant.
-        others = [host for host in odd if host != usual[0]]
-        shown = [f"{_as_found(own, model)} on {host}" for host, own in has.items()]
-        ref = _HUB_REF.fullmatch(name)
-        yield Match(
-            odd,
-            *(_fetched(ref, odd) if ref else _brought(name, usual[:1], others)),
-            how="other",
-            name=name,
-            place=place,
-            described=listed(shown),
-        )
-
-
-def _fetched(ref: re.Match[str], hosts: Iterable[str]) -> Iterator[Fix]:
-    """A repository of a hub, of which hosts have different revisions."""
-    kind = "" if ref[2] == "model" else f"--repo-type {ref[2]} "
-    for host in hosts:
-        yield by_hand(
-            host,
-            "hf download {kind}{name}    fetches the newest where that host has an older one; or "
-            "copy {folder} there; in the program, name the revision that is meant",
-            kind=shell_line(kind) if kind else shell_line(""),
-            name=ref[3].replace("--", "/"),
-            folder=path_word(ref[1]),
-        )
-
-
-def _known_by(own: Mapping[str, Any]) -> object:
-    entries = tuple(sorted(mapping(own.get("entries")).items()))
-    return own["kind"], own.get("digest") or own.get("size"), own.get("count"), entries
-
-
-def _as_found(own: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """A file in words; of a folder, what it has otherwise than the model."""
-    kind = own["kind"]
-    if kind == "file":
-        if own.get("begins"):
-            return f"`{own['begins']}`"
-        content = f", content {str(own['digest'])[:8]}" if own.get("digest") else ""
-        return f"{format_bytes(own.get('size') or 0)}{content}"
-    if kind != "folder" or own == model or model["kind"] != "folder":
-        return plural(own.get("count") or 0, "name") if kind == "folder" else "no file"
-    mine, theirs = mapping(own.get("entries")), mapping(model.get("entries"))
-    parts = [
-        (word, [each for each in sorted({*mine, *theirs}) if holds(each)])
-        for word, holds in (
-            ("without {}", lambda each: each not in mine),
-            ("with {} besides", lambda each: each not in theirs),
-            ("with another {}", lambda each: each in mine and each in theirs
-             and mine[each] != theirs[each]),
-        )
-    ]  # fmt: skip
-    words = [word.replace("{}", _first(names)) for word, names in parts if names]
-    return f"{plural(own.get('count') or 0, 'name')} ({listed(words)})"
-
-
-def _first(names: list[str]) -> str:
-    more = [plural(len(names) - _SHOWN, "other")] if len(names) > _SHOWN else []
-    return listed([*names[:_SHOWN], *more])
-
-
-def _taken_away(name: str, has: Iterable[str], lacking: Iterable[str]) -> Iterator[Fix]:
-    for host in has:
-        yield by_hand(
-            host,
-            "move {path} away there, where it is left from an earlier run; or copy it to {others}",
-            path=path_word(name),
-            others=joined(" and ", list(lacking)),
-        )
-
-
-def _brought(name: str, has: Iterable[str], lacking: Iterable[str]) -> Iterator[Fix]:
-    source = next(iter(has), None)
-    for host in lacking:
-        if source is None:
-            yield by_hand("", "copy {path} to {host}", path=path_word(name), host=host)
-        else:
-            yield by_hand(
-                host,
-                "bring {path} there as it is on {source}, if that is as it is meant",
-                path=path_word(name),
-                source=source,
-            )
-
-
-def _above(seen: Examination) -> Iterator[Match]:
-    for name, place in _asked(seen, "above"):
-        told = _told(seen, "above", name)
-        odd = _odd({host: _known_by(own) for host, own in told.items()})
-        if not odd:
-            continue
-        shown = [
-            f"missing on {host}" if own["kind"] == "missing"
-            else f"{own.get('path')} ({_as_found(own, own)}) on {host}"
-            for host, own in told.items()
-        ]  # fmt: skip
-        yield Match(
-            odd,
-            by_hand(
-                "",
-                "put a {name} of its own into the program's folder, which then travels and is "
-                "found first; or remove the others",
-                name=name,
-            ),
-            how="above",
-            name=name,
-            place=place,
-            described=listed(shown),
-        )
-
-
-def _written(seen: Examination) -> Iterator[Match]:
-    makes = mapping(at(seen.controller, "asks", "rewrites"))
-    for name, place in _asked(seen, "writes", "rewrites"):
-        told = _told(seen, "writes", name)
-        bad = {
-            host: own for host, own in told.items() if own["problem"] is not None
-            and not (own["problem"] == "ENOENT" and name in makes)
-        }  # fmt: skip
-        # A folder that is nowhere may be one of a machine that is not of the fleet.
-        if bad and (len(bad) < len(told) or name not in makes):
-            words = [
-                f"{_WORDS.get(own['problem'], own['problem'])} on {host}"
-                f"{_of_whom(own)}" for host, own in bad.items()
-            ]  # fmt: skip
-            yield Match(
-                list(bad),
-                *(
-                    by_hand(host, "ls -ld {path}    shows whose it is; move it away, or have the "
-                            "program write below its own folder", path=path_word(name))
-                    for host in bad
-                ),
-                how="writes",
-                name=name,
-                place=place,
-                described=listed(words),
-            )  # fmt: skip
-    for name, place in _asked(seen, "creates"):
-        there = [host for host, own in _told(seen, "creates", name).items()
-                 if own["kind"] != "missing"]  # fmt: skip
-        if there:
-            yield Match(
-                there,
-                *(by_hand(host, "rm {path}    once no program there uses it: `fuser -v {path}`",
-                          path=path_word(name)) for host in there),
-                how="creates",
-                name=name,
-                place=place,
-                where=listed(there),
-            )  # fmt: skip
-
-
-def _of_whom(own: Mapping[str, Any]) -> str:
-    return f" (it belongs to {own['owner']})" if own.get("owner") else ""
-
-
 def _lacking(seen: Examination) -> Iterator[Match]:
     for kind in ("programs", "libraries"):
-        for name, place in _asked(seen, kind):
-            told = _told(seen, kind, name)
+        for name, place in asked(seen, kind):
+            told = told_of(seen, kind, name)
             lacking = [host for host, own in told.items()
                        if (own is None if kind == "programs" else own is False)]  # fmt: skip
             if lacking:
@@ -420,8 +174,8 @@ def _lacking(seen: Examination) -> Iterator[Match]:
 
 
 def _net(seen: Examination) -> Iterator[Match]:
-    for name, place in _asked(seen, "ports"):
-        bad = {host: own for host, own in _told(seen, "ports", name).items() if own is not None}
+    for name, place in asked(seen, "ports"):
+        bad = {host: own for host, own in told_of(seen, "ports", name).items() if own is not None}
         if bad:
             yield Match(
                 list(bad),
@@ -433,8 +187,8 @@ def _net(seen: Examination) -> Iterator[Match]:
                 where=listed(bad),
                 described=listed(sorted({_TAKEN.get(each, each) for each in bad.values()})),
             )  # fmt: skip
-    for name, place in _asked(seen, "hosts"):
-        told = _told(seen, "hosts", name)
+    for name, place in asked(seen, "hosts"):
+        told = told_of(seen, "hosts", name)
         lost = [host for host, own in told.items() if own is False]
         # Where no host has it, a program may well do without.
         if lost and len(lost) < len(told):
@@ -453,12 +207,12 @@ def _net(seen: Examination) -> Iterator[Match]:
 
 def _caches(seen: Examination) -> Iterator[Match]:
     for kind in ("hub", "torch_hub", "nltk"):
-        for name, place in _asked(seen, kind):
-            told = _told(seen, kind, name)
+        for name, place in asked(seen, kind):
+            told = told_of(seen, kind, name)
             # One that is not there yet is fetched, where that is not forbidden.
             known = {host: own for host, own in told.items()
                      if own["revision"] is not None or own["offline"]}  # fmt: skip
-            odd = _odd({host: (own["revision"], tuple(sorted(mapping(own["files"]).items())))
+            odd = odd_among({host: (own["revision"], tuple(sorted(mapping(own["files"]).items())))
                         for host, own in known.items()})  # fmt: skip
             if odd:
                 shown = [
@@ -483,16 +237,16 @@ def _revision(own: Mapping[str, Any]) -> str:
 
 def _here(seen: Examination) -> Iterator[Match]:
     left = at(seen.controller, "left_folders") or ()
-    for name, place in _asked(seen, "fills"):
+    for name, place in asked(seen, "fills"):
         if name in left:
             make = by_hand("", "os.makedirs(..., exist_ok=True) in front of {place}; or have git's "
                            "rules let {name}/ travel", place=place, name=name)  # fmt: skip
             yield Match((), make, how="fills", name=name, place=place)
     seeds = {mapping(part(host, "environment")).get("PYTHONHASHSEED") for host in seen.up}
-    for name, place in _asked(seen, "shuffled") if seeds & {None, "random"} else ():
+    for name, place in asked(seen, "shuffled") if seeds & {None, "random"} else ():
         take = by_hand("", "have {place} take sorted(...) of the set", place=place)
         yield Match((), take, how="shuffled", name=name, place=place)
-    for name, place in _asked(seen, "beyond"):
+    for name, place in asked(seen, "beyond"):
         move = by_hand("", "move it into the program's folder, or `yoked push` it to the hosts and "
                        "name that folder at {place}", place=place)  # fmt: skip
         yield Match((), move, how="beyond", name=name, place=place)
