@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import posixpath
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from queue import Empty, Queue
-from typing import Protocol
+from typing import Any, Protocol
 
 from yoked.doctor.bundle import read_saved
 from yoked.doctor.causes import findings_of
@@ -23,6 +24,8 @@ from yoked.records.examination import Examination, Finding, Need
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_host
 
+_MOST_LINKS = 40
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -31,6 +34,26 @@ class Seen:
     fleet: str
     examination: Examination
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a launch would send of the folder where this was typed.
+
+    names: below it; None: nothing, for it refuses: then refused is why, with the lines that mend
+    it. links: what travels as a link, with what it leads to. remarks: what else a launch says.
+    sizes: of large files, where each lies and the bytes that it had.
+    """
+
+    names: Collection[str] | None
+    refused: tuple[str, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    sizes: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
+
+    def changed(self) -> list[str]:
+        """Large files that have another size now, or are gone."""
+        return [name for name, (path, size) in self.sizes.items() if _size(path) != size]
 
 
 class Status(Protocol):
@@ -46,7 +69,7 @@ class Examiner:
     """Looks at a fleet, again and again. status: a context with a place to show what goes on.
 
     folders: compared on all hosts, by what they are. sudo: whether it may be used to look.
-    travelling: gives the names of what a launch would send of the folder where this was typed.
+    travelling: tells what a launch would send of the folder where this was typed.
     """
 
     need: Need
@@ -55,7 +78,7 @@ class Examiner:
     bandwidth: bool = False
     folders: Mapping[str, Path] | None = None
     sudo: bool = False
-    travelling: Callable[[Fleet], Collection[str]] | None = None
+    travelling: Callable[[Fleet], Sent] | None = None
 
     def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
         """Look at a fleet, and judge. quick: None is as was asked for."""
@@ -80,39 +103,80 @@ class Examiner:
         return Seen(fleet.name, examination, findings_of(examination))
 
 
-def _begun(
-    travelling: Callable[[Fleet], Collection[str]] | None, fleet: Fleet
-) -> Queue[Collection[str]] | None:
-    """Have the folder listed while hosts are looked at; the queue gets the names, or nothing."""
+def _begun(travelling: Callable[[Fleet], Sent] | None, fleet: Fleet) -> Queue[Sent] | None:
+    """Have the folder listed while hosts are looked at; the queue gets what is found, if any."""
     if travelling is None:
         return None
-    names: Queue[Collection[str]] = Queue()
+    found: Queue[Sent] = Queue()
 
     def find() -> None:
-        # Who cannot list it, a launch tells; there is nothing to compare with then.
+        # A folder that is removed meanwhile tells nothing.
         with contextlib.suppress(YokedError, OSError):
-            names.put(travelling(fleet))
+            found.put(travelling(fleet))
 
     threading.Thread(target=find, daemon=True, name="travelling").start()
-    return names
+    return found
 
 
-def _with_left(seen: Examination, sent: Queue[Collection[str]]) -> Examination:
-    """The examination with what no host would get: `left`, of which the program here is made, and
-    `left_named`, files that it names, and `left_folders`, those into which it writes.
+def _with_left(seen: Examination, queue: Queue[Sent]) -> Examination:
+    """The examination with what a launch would say of the folder, and what no host would get.
+
+    refused, remarks, growing: see `Sent`; left: of what the program here is made of; left_named,
+    files that it names; left_folders, those into which it writes; dead_links: links that lead to
+    nothing there; sent_links: those that travel.
     """
     try:
-        names = sent.get_nowait()
+        sent = queue.get_nowait()
     except Empty:
         return seen
+    told: dict[str, Any] = {"refused": list(sent.refused), "remarks": list(sent.remarks)}
+    if sent.names is not None:
+        told |= _left(seen, sent.names)
+        told["growing"] = sent.changed()
+        told["sent_links"] = list(sent.links)
+        told["dead_links"] = [f"{name} -> {sent.links[name]}" for name in _dead_links(sent)]
+    return dataclasses.replace(seen, controller={**seen.controller, **told})
+
+
+def _left(seen: Examination, names: Collection[str]) -> dict[str, list[str]]:
     left = {
         kind: [each for each in seen.controller.get(of) or () if each not in names]
         for kind, of in (("left", "own"), ("left_named", "named"))
     }
-    folders = {above for name in names for above in (name, *map(str, PurePosixPath(name).parents))}
+    folders = _folders(names)
     filled = seen.controller.get("asks", {}).get("fills", {})
     left["left_folders"] = [each for each in filled if each not in folders]
-    return dataclasses.replace(seen, controller={**seen.controller, **left})
+    return left
+
+
+def _folders(names: Collection[str]) -> set[str]:
+    """Names, and the folders above them."""
+    return {above for name in names for above in (name, *map(str, PurePosixPath(name).parents))}
+
+
+def _dead_links(sent: Sent) -> Iterator[str]:
+    """Links that lead to nothing of what travels with them."""
+    folders = _folders(set(sent.names or ()) - set(sent.links))
+    for name in sent.links:
+        path = name
+        # As many as the kernel follows: path_resolution(7).
+        for _ in range(_MOST_LINKS):
+            parts = PurePosixPath(path)
+            link = next((each for each in (parts, *parts.parents) if str(each) in sent.links), None)
+            # What an absolute path is there, hosts are asked.
+            if link is None or path.startswith("/"):
+                break
+            led = posixpath.join(str(link.parent), sent.links[str(link)])
+            path = posixpath.normpath(posixpath.join(led, parts.relative_to(link)))
+        if not path.startswith("/") and path not in folders:
+            yield name
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def replayed(path: Path) -> Seen:

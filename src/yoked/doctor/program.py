@@ -84,6 +84,7 @@ class ProgramHere:
     broken: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     misnamed: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
@@ -117,6 +118,9 @@ def program_here(*, quick: bool) -> ProgramHere:
     modules = sorted(wanted - beside - _KNOWN - sys.stdlib_module_names)
     odd = _odd(folder) if programs and not quick else {}
     asked = {} if quick else _asked(folder, used)
+    if odd:
+        odd["links"] = [name for name in odd["links"] if _comes_by(name, used)]
+        asked["links"] = _led_away(folder, odd["links"])
     return ProgramHere(
         shadows=tuple(str(folder / name) for name in hiding),
         programs=tuple(str(folder / name) for name in programs),
@@ -154,6 +158,23 @@ def _asked(folder: Path, used: Mapping[str, str]) -> Asks:
     read = {**found.get("reads", {}), **found.get("reads_below", {})}
     here = {name: place for name, place in read.items() if os.path.exists(os.path.expanduser(name))}  # noqa: PTH110, PTH111 - see above
     return {**found, "here": here}
+
+
+def _comes_by(name: str, used: Mapping[str, str]) -> bool:
+    """Whether a program may open a name: one beside it, or one that stands in its sources."""
+    word = re.compile(rf"(?<![\w.-]){re.escape(Path(name).name)}(?![\w.-])")
+    return "/" not in name or any(map(word.search, used.values()))
+
+
+def _led_away(folder: Path, links: Iterable[str]) -> dict[str, str]:
+    """By target, links that lead to nothing here, by a path that a host may have."""
+    found = {}
+    for name in links:
+        with contextlib.suppress(OSError):
+            target = str((folder / name).readlink())
+            if target.startswith("/") and not (folder / name).exists():
+                found[target] = name
+    return found
 
 
 def _damaged(asked: Asks) -> dict[str, str]:
@@ -248,8 +269,9 @@ def _extensions(used: Mapping[str, str]) -> list[str]:
 
 
 def _odd(folder: Path) -> dict[str, list[str]]:
-    """special, misnamed and pointers below a folder, as `ProgramHere` has them."""
-    found: dict[str, list[str]] = {"special": [], "misnamed": [], "pointers": []}
+    """special, links, misnamed and pointers below a folder, as `ProgramHere` has them."""
+    kinds = ("special", "links", "misnamed", "pointers")
+    found: dict[str, list[str]] = {kind: [] for kind in kinds}
     count = 0
     for where, folders, names in os.walk(folder):
         folders[:] = [each for each in folders if each[0] != "." and each not in _PASSED_OVER
@@ -268,6 +290,8 @@ def _odd(folder: Path) -> dict[str, list[str]]:
                     found["pointers"].append(below)
             except OSError:
                 continue
+            if kind == stat.S_IFLNK:
+                found["links"].append(below)
             if kind in _KINDS:
                 found["special"].append(f"{below} ({_KINDS[kind]})")
     return found

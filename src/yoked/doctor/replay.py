@@ -53,7 +53,8 @@ _WANTED = fields(
     }
 )
 _LINES = ("unsorted", "file_times", "local_time", "own", "left", "named", "left_named",
-          "left_folders", "broken", "special", "misnamed", "pointers", "extensions")  # fmt: skip
+          "left_folders", "broken", "special", "links", "misnamed", "pointers", "extensions",
+          "remarks", "growing", "dead_links", "sent_links")  # fmt: skip
 _CONTROLLER = fields(
     {
         "hostname": label,
@@ -75,6 +76,7 @@ _CONTROLLER = fields(
         "plain": each(variable),
         **dict.fromkeys(_LINES, each(line)),
         "asks": named(word, named(line, line)),
+        "refused": each(text),
         "set_here": each(variable),
         "damaged": named(line, line),
         "lost": named(ssh_name, each(address)),

@@ -408,8 +408,8 @@ def to_hosts(found: Asks) -> dict[str, list[str]]:
 
     told = {
         "variables": both("variables", "settings"),
-        "files": both("reads", "reads_below"),
-        "writes": both("writes", "rewrites"),
+        "files": both("reads", "reads_below", "links"),
+        "writes": both("writes", "rewrites", "links"),
         **{kind: list(found.get(kind, ())) for kind in _AS_THEY_ARE},
     }
     return {kind: names[:_MOST] for kind, names in told.items() if names}

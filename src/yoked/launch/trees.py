@@ -90,18 +90,26 @@ class Tree:
     unmatched: tuple[str, ...] = ()
 
     @classmethod
-    def scan(cls, folder: Path, *, is_limited: bool = True, include: Sequence[str] = ()) -> Tree:
+    def scan(
+        cls,
+        folder: Path,
+        *,
+        is_limited: bool = True,
+        include: Sequence[str] = (),
+        hash_of: Callable[[Path], str] = sha256_of,
+    ) -> Tree:
         """Read a folder. Raises UsageError when it is too large for a person's program, which is
         looked at where is_limited, or cannot be read.
 
-        include: patterns of files that travel although git's rules ignore them.
+        include: patterns of files that travel although git's rules ignore them. hash_of: for whom
+        contents do not matter may only try whether they can be read.
         """
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder", fix="name the folder of the program")
         walked: list[Folder] = []
         walk = travelling(Folder(folder.absolute()), walked)
         if not is_limited:
-            return cls(folder, tuple(map(_entry, _sorted(walk))))
+            return cls(folder, tuple(_entry(each, hash_of) for each in _sorted(walk)))
         found = list(islice(walk, _COUNTED_FILES))
         _require_small(folder, found)
         wanted, left = _ignored(walked, include)
@@ -119,7 +127,8 @@ class Tree:
             for pattern in include
             if not any(any_matches([pattern], each.name) for each in found)
         )
-        return cls(folder, tuple(map(_entry, _sorted(found))), left, unmatched)
+        entries = tuple(_entry(each, hash_of) for each in _sorted(found))
+        return cls(folder, entries, left, unmatched)
 
     @classmethod
     def of_data(cls, folder: Path, progress: Progress | None = None) -> Tree:
@@ -209,8 +218,11 @@ class Tree:
                 f"{one_line(pointers[0])}{more}: a pointer of git-lfs travels, and not the "
                 "content; `git lfs pull` brings that"
             )
-        said += [f"include {pattern}: no file of the folder matches" for pattern in self.unmatched]
-        return said
+        return said + self.idle_patterns()
+
+    def idle_patterns(self) -> list[str]:
+        """What is included and is not there, for a person."""
+        return [f"include {pattern}: no file of the folder matches" for pattern in self.unmatched]
 
     def to_dict(self) -> dict[str, object]:
         """As --json has it."""

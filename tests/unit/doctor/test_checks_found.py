@@ -46,6 +46,7 @@ from tests.unit.doctor.troubles import (
     ipv6_alone,
     large_run,
     lease,
+    led_away,
     library,
     listed_as,
     looked_again,
@@ -775,6 +776,17 @@ CASES = (
          severity="warning"),
     Case("program-odd", lambda: here(special=["pipe (a pipe)"]), (), severity="warning"),
     Case("program-odd", lambda: here(misnamed=["notes-Gr\udcf6\udcdfe.md"]), (),
+         severity="warning"),
+    Case("program-odd", lambda: here(programs=["/w/train.py"], refused=[
+        "/w has 2.2 GB in 5 files; a program's folder may have 500 MB in 20,000",
+        "name in /w/.gitignore what hosts need not get"]), ()),
+    Case("program-odd", lambda: here(programs=["/w/train.py"], remarks=[
+        "include rows.bin: no file of the folder matches"]), (), severity="warning"),
+    Case("program-odd", lambda: here(programs=["/w/train.py"], growing=["rows.bin"]), (),
+         severity="warning"),
+    Case("program-odd", lambda: here(links=["out"], dead_links=["out -> runs/7", "a/b -> c"]), (),
+         severity="warning"),
+    Case("program-odd", lambda: led_away("1.pt", "/mnt/usb/1.pt", *NAMES), NAMES,
          severity="warning"),
     # what the program asks for by name
     Case("program-asks", lambda: asked("variables", "ROWS", attic="1", garage=None, study="1"),

@@ -33,6 +33,20 @@ def test_a_program_imports_what_its_own_modules_import_too(folder: Path) -> None
     assert found.modules == ("my_files", "my_losses", "numpy", "rowscale")
 
 
+def test_links_beside_the_program_or_named_by_it_are_told_and_where_dead_ones_lead(
+    folder: Path,
+) -> None:
+    (folder / "deep").mkdir()
+    for name, target in (("1.pt", "/mnt/gone/1.pt"), ("here", "/"), ("deep/other", "x"),
+                         ("deep/my_files", "x"), ("loop", "loop")):  # fmt: skip
+        (folder / name).symlink_to(target)
+
+    found = program_here(quick=False)
+
+    assert sorted(found.links) == ["1.pt", "deep/my_files", "here", "loop"]
+    assert found.asks["links"] == {"/mnt/gone/1.pt": "1.pt"}
+
+
 def test_a_folder_that_is_imported_and_is_no_package_is_told(folder: Path) -> None:
     (folder / "common.py").write_text("from utils import reading\nimport tools, parts, other\n")
     for name in ("utils", "tools", "parts", "unused"):

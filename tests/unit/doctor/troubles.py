@@ -547,6 +547,17 @@ def asked(
     return seen
 
 
+def led_away(name: str, target: str, *hosts: str, problem: str | None = "ENOENT") -> Examination:
+    """A home whose program has a link that travels; these hosts have nothing at its end."""
+    seen = home()
+    links = {"asks": {"links": {target: name}}, "sent_links": [name], "programs": ["/w/train.py"]}
+    told_of = {"files": {target: {"kind": "missing"}},
+               "writes": {target: {"problem": problem, "owner": None}}}  # fmt: skip
+    for host in hosts:
+        seen = change(seen, host, health={**seen.host(host).health, "asked": told_of})
+    return replace(seen, controller={**seen.controller, **links})
+
+
 ACTS = ("thread", "child", "request", "inotify", "locked-memory", "secure", "home.map", "home.link")
 
 

@@ -173,7 +173,7 @@ def _examine(
     from yoked.doctor.judge import Examiner
     from yoked.doctor.mending import mend
     from yoked.workflows.need import need_of
-    from yoked.workflows.travelling import travelling_names
+    from yoked.workflows.travelling import what_travels
 
     examiner = Examiner(
         need_of(None if flags.depth is None else TrainConfig(depth=flags.depth)),
@@ -186,7 +186,7 @@ def _examine(
             if path is not None
         },
         sudo=flags.sudo,
-        travelling=travelling_names,
+        travelling=what_travels,
     )
     for name in flags.only:
         check_named(name, "--only")

@@ -11,6 +11,7 @@ from yoked.core.names import NOT_UTF8
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.content import A_FOLDER, is_shadow, on_first_files, place_of, shown_name
 from yoked.doctor.checks.query import at, mapping, part
+from yoked.doctor.checks.wanted_query import told_of
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination, Fix, Severity
 from yoked.records.shell import Line, joined, quoted, shell_line
@@ -159,9 +160,13 @@ def _renamed(folder: Line | None, name: str) -> Line:
 @check(
     "program-odd",
     question="Does all that the program here is made of travel, and can it be run?",
-    reads=("controller",),
+    reads=("controller", "health.asked"),
     severity="error",
     saw={
+        "refused": "a launch from this folder would end at once: {said}",
+        "remark": "a launch from this folder would say: {said}",
+        "growing": "{names} in the program's folder: another size than a moment ago",
+        "link": "{names} in the program's folder: a link that leads to nothing {where}",
         "left": "{names}, which the program here is made of, would stay here: git's rules leave "
         "{it} out",
         "left_named": "{names}, which the program here names, would stay here: git's rules leave "
@@ -173,6 +178,11 @@ def _renamed(folder: Line | None, name: str) -> Line:
         "content",
     },
     why={
+        "refused": "that is said before any host is asked, and nothing is started",
+        "remark": "hosts may get other files than are meant",
+        "growing": "a launch reads it twice, and ends where that differs: `does not arrive whole`",
+        "link": "the link travels as it is; a rank that opens it, to save as well, ends with `No "
+        "such file or directory`",
         "left": "`No module named ...` on every host, though it is found here",
         "left_named": "`No such file or directory` on every host, though it is found here",
         "broken": "every rank ends with it, on each host",
@@ -185,9 +195,11 @@ def _renamed(folder: Line | None, name: str) -> Line:
     "https://git-lfs...`.",
     cause="A line of .gitignore or .git/info/exclude, in the program's folder or in one above it, "
     "leaves a module out; a file that was not saved whole, or has the marks of a merge in it; a "
-    "clone that was made without git-lfs. These are warnings: files that the program only names, "
-    "pointers that it does not name, a pipe or a socket of some tool, names out of an archive of "
-    "another system.",
+    "clone that was made without git-lfs; a core dump, data or an environment in the folder, which "
+    "is then larger than what a launch sends. These are warnings: files that the program only "
+    "names, pointers that it does not name, a pipe or a socket of some tool, names out of an "
+    "archive of another system, a link to a disk that is gone or to what git's rules leave here, "
+    "a log that is being written.",
     fix="By hand.",
 )
 def program_odd(seen: Examination) -> Iterator[Match]:
@@ -216,11 +228,13 @@ def program_odd(seen: Examination) -> Iterator[Match]:
                 flags=joined(" ", [w for each in left[:_SHOWN] for w in ("--include", each)]),
             ),
             severity="error" if kind == "left" else "warning",
-            how=kind,
+            how="left" if kind == "left" else "left_named",
             names=first_listed(left),
             it="it" if len(left) == 1 else "them",
         )
     yield from _pointers(seen)
+    yield from _at_launch(seen)
+    yield from _links(seen)
     for how in ("special", "misnamed"):
         if names := list(map(str, at(seen.controller, how) or ())):
             yield Match(
@@ -230,6 +244,59 @@ def program_odd(seen: Examination) -> Iterator[Match]:
                 how="special" if how == "special" else "name",
                 names=first_listed(map(shown_name, names)),
             )
+
+
+def _at_launch(seen: Examination) -> Iterator[Match]:
+    """What a launch would say of the folder. Without a program in it, none is begun there."""
+    if not at(seen.controller, "programs"):
+        return
+    if refused := list(map(str, at(seen.controller, "refused") or ())):
+        mend = by_hand(
+            "",
+            "name in .gitignore what hosts need not get, take it out of the folder, or make it "
+            "readable: as the launch says it above",
+        )
+        yield Match((), mend, how="refused", said="; ".join(refused))
+    for remark in map(str, at(seen.controller, "remarks") or ()):
+        put_right = by_hand("", "put that right, or do without")
+        yield Match((), put_right, severity="warning", how="remark", said=remark)
+    if growing := list(map(str, at(seen.controller, "growing") or ())):
+        wait = by_hand(
+            "",
+            "wait until {names} is written, or name it in .gitignore: `fuser -v {names}` shows "
+            "who writes",
+            names=joined(" ", growing[:_SHOWN]),
+        )
+        names = first_listed(map(shown_name, growing))
+        yield Match((), wait, severity="warning", how="growing", names=names)
+
+
+def _links(seen: Examination) -> Iterator[Match]:
+    """Links of the folder that a program of it could not open on a host."""
+    near = set(map(str, at(seen.controller, "links") or ()))
+    dead = [str(each) for each in at(seen.controller, "dead_links") or ()
+            if str(each).partition(" -> ")[0] in near]  # fmt: skip
+    if dead:
+        yield _dead(dead, "there", ())
+    sent = at(seen.controller, "sent_links") or ()
+    for target, name in mapping(at(seen.controller, "asks", "links")).items():
+        lost = [host for host, own in told_of(seen, "files", target).items()
+                if own["kind"] == "missing"
+                # What can be made there is made by whoever writes.
+                and mapping(told_of(seen, "writes", target).get(host)).get("problem")]  # fmt: skip
+        if lost and name in sent:
+            yield _dead([f"{name} -> {target}"], f"on {listed(lost)}, nor here", lost)
+
+
+def _dead(links: list[str], where: str, hosts: list[str] | tuple[()]) -> Match:
+    names = [each.partition(" -> ")[0] for each in links]
+    remove = by_hand(
+        "",
+        "rm {names}    in the program's folder; or have it lead to what is in that folder",
+        names=joined(" ", names[:_SHOWN]),
+    )
+    shown = first_listed(map(shown_name, links))
+    return Match(hosts, remove, severity="warning", how="link", names=shown, where=where)
 
 
 def _pointers(seen: Examination) -> Iterator[Match]:
