@@ -9,6 +9,7 @@ from yoked.doctor.checks import (
     acts,
     answers,
     asked,
+    beside,
     cables,
     content,
     duplicates,
@@ -67,6 +68,7 @@ CHECKS: tuple[Check, ...] = (
     *asked.CHECKS,
     *wanted.CHECKS,
     *names_of_files.CHECKS,
+    *beside.CHECKS,
     *names.CHECKS,
     *world.CHECKS,
 )

@@ -122,7 +122,8 @@ def _with_left(seen: Examination, queue: Queue[Sent]) -> Examination:
     """The examination with what a launch would say of the folder, and what no host would get.
 
     refused, remarks, growing: see `Sent`; left: of what the program here is made of; left_named,
-    files that it names; left_folders, those into which it writes; dead_links: links that lead to
+    files that it names; left_folders, those into which it writes; left_beside, files that may be
+    modules of its; dead_links: links that lead to
     nothing there; sent_links: those that travel.
     """
     try:
@@ -146,6 +147,8 @@ def _left(seen: Examination, names: Collection[str]) -> dict[str, list[str]]:
     folders = _folders(names)
     filled = seen.controller.get("asks", {}).get("fills", {})
     left["left_folders"] = [each for each in filled if each not in folders]
+    beside = [str(each["file"]) for each in seen.controller.get("beside") or ()]
+    left["left_beside"] = [each for each in beside if each not in folders]
     return left
 
 

@@ -15,10 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from yoked.core.fs import is_lfs_pointer
 from yoked.core.names import NOT_UTF8
 from yoked.core.shadows import shadowing
+from yoked.doctor.beside import modules_beside
 from yoked.doctor.damage import damage_in
 from yoked.doctor.wants import Asks, asks
 from yoked.fleet.variables import carried
@@ -70,7 +72,7 @@ class ProgramHere:
     with its kind; misnamed: those that are no UTF-8; pointers: files that say where git-lfs would
     get their content; extensions: names in sources that build some by torch; asks: what they ask
     of a host, see wants.py; damaged: files that they read, and that are not whole here, each with
-    why; set_here: variables of these that are set in this shell.
+    why; set_here: variables of these that are set in this shell; beside: see `modules_beside`.
     """
 
     shadows: tuple[str, ...] = ()
@@ -91,6 +93,7 @@ class ProgramHere:
     asks: Asks = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     set_here: tuple[str, ...] = ()
+    beside: tuple[Mapping[str, Any], ...] = ()
 
 
 def program_here(*, quick: bool) -> ProgramHere:
@@ -133,6 +136,7 @@ def program_here(*, quick: bool) -> ProgramHere:
         extensions=tuple(_extensions(used))[:_MOST_NAMED],
         asks=asked,
         damaged=_damaged(asked),
+        beside=() if quick else tuple(modules_beside(folder, wanted & beside)),
         set_here=tuple(each for each in asked.get("variables", ()) if each in os.environ),
         **{how: tuple(names[:_MOST_ODD]) for how, names in odd.items()},
     )

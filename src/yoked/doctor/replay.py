@@ -18,6 +18,7 @@ from yoked.records.rules import (
     count,
     each,
     fields,
+    flag,
     interface,
     label,
     line,
@@ -76,6 +77,21 @@ _CONTROLLER = fields(
         "plain": each(variable),
         **dict.fromkeys(_LINES, each(line)),
         "asks": named(word, named(line, line)),
+        "beside": each(
+            fields(
+                {
+                    "module": label,
+                    "file": line,
+                    "kind": word,
+                    "python": version,
+                    "arch": word,
+                    "foreign": flag,
+                    "older": flag,
+                },
+                needed=("module", "file", "kind"),
+            )
+        ),
+        "left_beside": each(line),
         "refused": each(text),
         "set_here": each(variable),
         "damaged": named(line, line),

@@ -788,6 +788,12 @@ CASES = (
          severity="warning"),
     Case("program-odd", lambda: led_away("1.pt", "/mnt/usb/1.pt", *NAMES), NAMES,
          severity="warning"),
+    Case("program-hidden", lambda: here(beside=[
+        {"module": "common", "file": "common.so", "kind": "extension", "python": None,
+         "arch": "x86_64", "foreign": False, "older": True},
+        {"module": "common", "file": "common.py", "kind": "source"}]), (), severity="warning"),
+    Case("program-hidden", lambda: here(beside=[
+        {"module": "common", "file": "common.pyc", "kind": "bytecode", "python": "3.10"}]), NAMES),
     # what the program asks for by name
     Case("program-asks", lambda: asked("variables", "ROWS", attic="1", garage=None, study="1"),
          severity="warning"),
