@@ -27,6 +27,7 @@ from yoked.doctor.broadcasts import heard_by
 from yoked.doctor.console import addresses_of
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
+from yoked.doctor.package_asks import with_places
 from yoked.doctor.program import ProgramHere, program_here
 from yoked.doctor.rank_probes import How
 from yoked.doctor.sshtry import ssh_here, way_to
@@ -118,6 +119,9 @@ def look(
                 "stood": BEAT.stood(),
                 "lost": lost,
                 "met": {**met, **_cards_met(lost)},
+                "asks": with_places(
+                    program.asks, (each.trials.get("connect") for each in probes.here.values())
+                ),
                 # A launch makes its own, and says what is wrong with them.
                 **(_certificates() if len(fleet.hosts) > 1 and not quick else {}),
             },

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yoked.doctor.dials import RENDEZVOUS_PORT
+from yoked.doctor.package_asks import with_asks
 from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
 from yoked.doctor.sshinside import SLOW_S, heard, with_reason
@@ -133,6 +134,7 @@ class HostProbe:
 
     def _ask_health(self, asks: Mapping[str, Sequence[str]], **args: Any) -> Any:
         python = self._waiting["python"].result().get("python")
+        asks = with_asks(asks, self.trials.get("connect"))
         wanted = {**asks, "pythons": [python] if python else []} if asks else None
         return self.ask("health", asks=wanted, **args)
 
@@ -317,9 +319,7 @@ class HostProbe:
         found = python_of(self.host, need, self.ask, self.call)
         self._modules = profile.modules
         if "error" not in found:
-            self.trials[profile.how] = RankProbe(
-                self, found["python"], profile.how, profile.modules
-            )
+            self.trials[profile.how] = RankProbe(self, found["python"], profile.how, self._modules)
         return found
 
     def _begin_acts(self) -> None:

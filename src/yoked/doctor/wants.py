@@ -27,7 +27,7 @@ _AS_THEY_ARE = ("creates", "above", "programs", "libraries", "ports", "hosts", "
 # By kind and by name, where the program asks for it, as FILE:LINE.
 Asks = dict[str, dict[str, str]]
 
-_MOST, _LONGEST = 48, 200
+MOST_ASKED, _LONGEST = 48, 200
 # Half a second's work; a program's own files come before those that they import.
 _MOST_CHARS = 400_000
 _PORT_LIMIT = 65_536
@@ -105,7 +105,7 @@ def asks(sources: Mapping[str, str]) -> Asks:
     for each in set(needed) & set(found.get("settings", {})):
         del needed[each]
     _leave_own(found)
-    return {kind: dict(list(names.items())[:_MOST]) for kind, names in found.items() if names}
+    return {kind: dict(list(names.items())[:MOST_ASKED]) for kind, names in found.items() if names}
 
 
 def _leave_own(found: Asks) -> None:
@@ -412,4 +412,4 @@ def to_hosts(found: Asks) -> dict[str, list[str]]:
         "writes": both("writes", "rewrites", "links"),
         **{kind: list(found.get(kind, ())) for kind in _AS_THEY_ARE},
     }
-    return {kind: names[:_MOST] for kind, names in told.items() if names}
+    return {kind: names[:MOST_ASKED] for kind, names in told.items() if names}

@@ -21,6 +21,21 @@ from yoked.core.unusable import barred
 
 # A module of a person's own is small.
 _MOST_SOURCES, _MOST_BYTES = 64, 1 << 20
+# Sources that are sent to be read: a tenth of a second on a slow wire.
+_MOST_ASKING = 200_000
+# Everybody has these, and they read what is each host's own: proxies, certificates, tokens.
+_OF_ALL = frozenset({
+    "torch", "numpy", "yoked", "transformers", "requests", "urllib3", "certifi", "tqdm", "yaml",
+    "click", "rich", "packaging", "filelock", "psutil", "six", "idna", "colorama", "wandb",
+    "tensorboard", "huggingface_hub", "datasets", "safetensors", "tiktoken", "platformdirs",
+    "pip", "setuptools", "typing_extensions", "dill", "cloudpickle", "joblib", "dotenv", "nltk",
+    "matplotlib", "pandas", "scipy", "sklearn", "PIL", "fsspec", "httpx", "attr", "pytest",
+    "_pytest", "py", "IPython", "jinja2", "markupsafe", "regex", "appdirs", "pkg_resources",
+})  # fmt: skip
+_IMPORTS = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(\w+))", re.MULTILINE
+)
+_ASKS = re.compile(r"environ|getenv|expanduser|home\(|[\"'](?:~|/[a-z])")
 _PACKAGES = ("site-packages", "dist-packages")
 # Of what the loader says of a library, and of what `ld.so --list` prints.
 _LIBRARY_FILE = re.compile(r"(/[^\s:'\"]+\.so[\w.]*)")
@@ -104,6 +119,48 @@ def modules(names: Iterable[str]) -> dict[str, Any]:
     return found
 
 
+def asking(names: Iterable[str]) -> dict[str, str]:
+    """{file: text} of sources of small modules that may ask a host for a file or a variable.
+
+    names: modules that a program imports; what these import is looked at as well. For a message,
+    and read again on the other side: no more than `_MOST_ASKING` characters in all.
+    """
+    found: dict[str, str] = {}
+    waiting, left = list(names), _MOST_ASKING
+    for name in waiting:
+        if len(waiting) > _MOST_SOURCES or name in _OF_ALL:
+            continue
+        for source in _small(name):
+            text = source.read_text(encoding="utf-8", errors="replace")
+            more = {each for pair in _IMPORTS.findall(text) for each in pair if each}
+            waiting += sorted(more.difference(waiting))
+            if _ASKS.search(text) and len(text) <= left:
+                found[str(source)] = text
+                left -= len(text)
+    return found
+
+
+def _small(name: str) -> list[Path]:
+    """The sources of a module that is none of Python's own; none where they are many."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return []
+    if spec is None or not (spec.origin or "").startswith("/"):
+        return []
+    file = Path(str(spec.origin))
+    own = file.is_relative_to(sysconfig.get_paths()["stdlib"])
+    if own and not set(_PACKAGES) & set(file.parts):
+        return []
+    sources = _sources(file, is_package=spec.parent == name) or []
+    try:
+        sizes = [each.stat().st_size for each in sources if each.suffix == ".py"]
+    except OSError:
+        return []
+    is_small = len(sizes) == len(sources) and sum(sizes) <= _MOST_ASKING
+    return sources if is_small else []
+
+
 def version_of(package: str) -> str | None:
     """As pip knows it; None: it knows of none."""
     try:
@@ -114,14 +171,9 @@ def version_of(package: str) -> str | None:
 
 def _digest(file: Path, *, is_package: bool) -> str | None:
     """16 hex digits of a module's Python sources; None: they are many, or something else."""
-    sources = [] if is_package else [file]
-    walk = os.walk(file.parent) if is_package else ()
-    for number, (folder, folders, names) in enumerate(walk):
-        # In one order everywhere.
-        folders.sort()
-        sources += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
-        if max(number, len(sources)) > _MOST_SOURCES:
-            return None
+    sources = _sources(file, is_package=is_package)
+    if sources is None:
+        return None
     sha256 = hashlib.sha256()
     try:
         for source in sources:
@@ -132,6 +184,19 @@ def _digest(file: Path, *, is_package: bool) -> str | None:
     except OSError:
         return None
     return sha256.hexdigest()[:16]
+
+
+def _sources(file: Path, *, is_package: bool) -> list[Path] | None:
+    """The Python sources of a module; None: they are many."""
+    sources = [] if is_package else [file]
+    walk = os.walk(file.parent) if is_package else ()
+    for number, (folder, folders, names) in enumerate(walk):
+        # In one order everywhere.
+        folders.sort()
+        sources += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+        if max(number, len(sources)) > _MOST_SOURCES:
+            return None
+    return sources
 
 
 def loaded_from_elsewhere() -> dict[str, Any]:

@@ -64,12 +64,14 @@ def main(argv: list[str]) -> int:
     try:
         _install_modules(_FOR_VERSIONS)
         from yoked.probe.interpreter import at_start, installed
-        from yoked.probe.origins import modules
+        from yoked.probe.origins import asking, modules
 
         told = {**as_told(at_start), **versions()}
         tell(has={**told, **({"modules": modules(names)} if names else {})})
         if how == "versions":
             return 0
+        if how == "connect":
+            tell(asking=as_told(lambda: asking(names)))
         watch_stops()
         specs: queue.Queue[Spec] = queue.Queue()
         threading.Thread(target=_read_specs, args=(descriptor, specs), daemon=True).start()

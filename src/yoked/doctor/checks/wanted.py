@@ -89,7 +89,9 @@ _TAKEN = {"EADDRINUSE": "another program has it", "EACCES": "only root may (port
     cause="A file, a cache or a variable that was set up by hand on some hosts; what an earlier "
     "run or another user left there, in /tmp or /dev/shm; a program that is not installed. Asked "
     "for is what stands in the sources here, in the folder where this was typed, and is used: a "
-    "variable with a default, and what the program makes itself, is not missed.",
+    "variable with a default, and what the program makes itself, is not missed. Of small packages "
+    "that it imports, settings in the home folder and variables count, which hosts have otherwise "
+    "than each other.",
     fix="By hand.",
 )
 def program_asks(seen: Examination) -> Iterator[Match]:
