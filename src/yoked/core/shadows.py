@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 # And what torch imports beside it, at once.
 _OF_TORCH = frozenset({"torch", "torchgen", "functorch", "numpy", "typing_extensions"})
-_MODULE = re.compile(r"(\w+)(\.py|/__init__\.py)")
+_MODULE = re.compile(r"(\w+)(\.py|/__init__\.py|(?:\.abi3|\.cpython-[\w-]+linux-\w+)?\.so)")
 
 
 def shadowing(names: Iterable[str]) -> list[str]:

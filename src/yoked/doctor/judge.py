@@ -25,6 +25,8 @@ from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_host
 
 _MOST_LINKS = 40
+# Beyond a look, for a folder with very many files: a launch waits for as long as it takes.
+_LISTED_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,10 @@ def _with_left(seen: Examination, queue: Queue[Sent]) -> Examination:
     modules of its; dead_links: links that lead to
     nothing there; sent_links: those that travel.
     """
+    # Without a program, as in a home folder, nobody waits for its end.
+    limit_s = _LISTED_S if seen.controller.get("programs") else 0.001
     try:
-        sent = queue.get_nowait()
+        sent = queue.get(timeout=limit_s)
     except Empty:
         return seen
     told: dict[str, Any] = {"refused": list(sent.refused), "remarks": list(sent.remarks)}

@@ -106,7 +106,7 @@ def _empty(folder: Folder) -> Iterator[Found]:
         # A program's folder has no more; in one that holds data there is no end to looking.
         if count > _MOST_WALKED:
             break
-        if parent != root and not folders and not files:
+        if not folders and not files:
             names.append(Path(parent).relative_to(root).as_posix())
         folders[:] = [
             name
@@ -119,11 +119,11 @@ def _empty(folder: Folder) -> Iterator[Found]:
             and not _is_far(Path(parent, name), device)
         ]
     left = ruled_out(folder.root, names)
-    yield from (
-        Found(f"{folder.prefix}{name}", folder.root / name, is_link=False, is_folder=True)
-        for name in names
-        if name not in left
-    )
+    for name in names:
+        # To an empty folder a link leads, if it is itself one; nothing at all is no program.
+        below = folder.prefix.rstrip("/") if name == "." else f"{folder.prefix}{name}"
+        if below and name not in left:
+            yield Found(below, folder.root / name, is_link=False, is_folder=True)
 
 
 def ignored(folder: Folder, device: int | None = None) -> Iterator[Found | Folder]:

@@ -85,7 +85,11 @@ def test_before_a_launch_no_source_is_read_where_nothing_hides_a_module(folder: 
     assert found.programs == (str(folder / "train.py"),)
 
 
-@pytest.mark.parametrize("name", ["typing_extensions.py", "torch/__init__.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["typing_extensions.py", "torch/__init__.py", "torch.so", "numpy.abi3.so",
+     "queue.cpython-311-x86_64-linux-gnu.so"],
+)  # fmt: skip
 def test_what_torch_imports_of_other_packages_may_not_be_hidden(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("")

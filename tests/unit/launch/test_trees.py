@@ -230,6 +230,19 @@ def test_links_inside_stay_links_and_others_are_followed(program: Path, tmp_path
     }
 
 
+def test_a_link_to_an_empty_folder_elsewhere_is_an_empty_folder_there(
+    program: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "disk" / "logs").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    (program / "out").symlink_to(tmp_path / "empty")
+    (program / "more").symlink_to(tmp_path / "disk")
+
+    folders = {each.path for each in Tree.scan(program).entries if each.kind == FOLDER}
+
+    assert folders == {"out", "more/logs"}
+
+
 def test_a_link_to_the_folder_itself_is_not_followed(program: Path) -> None:
     (program / "pkg" / "round").symlink_to(program.absolute())
 
