@@ -72,7 +72,8 @@ class ProgramHere:
     with its kind; misnamed: those that are no UTF-8; pointers: files that say where git-lfs would
     get their content; extensions: names in sources that build some by torch; asks: what they ask
     of a host, see wants.py; damaged: files that they read, and that are not whole here, each with
-    why; set_here: variables of these that are set in this shell; beside: see `modules_beside`.
+    why; set_here: variables of these that are set in this shell; beside: see `modules_beside`;
+    miscased: modules that lie here under a name with other capitals, each with its file.
     """
 
     shadows: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ class ProgramHere:
     damaged: Mapping[str, str] = field(default_factory=dict)
     set_here: tuple[str, ...] = ()
     beside: tuple[Mapping[str, Any], ...] = ()
+    miscased: Mapping[str, str] = field(default_factory=dict)
 
 
 def program_here(*, quick: bool) -> ProgramHere:
@@ -137,6 +139,12 @@ def program_here(*, quick: bool) -> ProgramHere:
         asks=asked,
         damaged=_damaged(asked),
         beside=() if quick else tuple(modules_beside(folder, wanted & beside)),
+        miscased={
+            name: each
+            for name in modules
+            for each in names
+            if each.casefold() in (name.casefold(), f"{name.casefold()}.py")
+        },
         set_here=tuple(each for each in asked.get("variables", ()) if each in os.environ),
         **{how: tuple(names[:_MOST_ODD]) for how, names in odd.items()},
     )

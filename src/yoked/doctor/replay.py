@@ -92,6 +92,7 @@ _CONTROLLER = fields(
             )
         ),
         "left_beside": each(line),
+        "miscased": named(variable, line),
         "refused": each(text),
         "set_here": each(variable),
         "damaged": named(line, line),

@@ -141,3 +141,17 @@ def test_what_stays_here_hides_nothing(tmp_path: Path) -> None:
     controller = {**seen.controller, "left_beside": [f"common.{SO}"]}
 
     assert said(replace(seen, controller=controller)) == []
+
+
+@pytest.mark.parametrize(("installed", "count"), [(None, 1), ({"path": "/x/common.py"}, 0)])
+def test_a_module_with_other_capitals_is_told_where_no_host_has_another(
+    installed: dict[str, str] | None, count: int
+) -> None:
+    seen = home()
+    for host in seen.up:
+        torch = {**(host.torch or {}), "modules": {"common": installed}}
+        seen = change(seen, host.name, torch=torch)
+
+    found = said(replace(seen, controller={"miscased": {"common": "Common.py"}}))
+
+    assert len(found) == count

@@ -33,6 +33,13 @@ def test_a_program_imports_what_its_own_modules_import_too(folder: Path) -> None
     assert found.modules == ("my_files", "my_losses", "numpy", "rowscale")
 
 
+def test_a_module_that_lies_here_with_other_capitals_is_told(folder: Path) -> None:
+    (folder / "My_Losses.py").write_text("")
+    (folder / "Numpy.txt").write_text("")
+
+    assert program_here(quick=False).miscased == {"my_losses": "My_Losses.py"}
+
+
 def test_links_beside_the_program_or_named_by_it_are_told_and_where_dead_ones_lead(
     folder: Path,
 ) -> None:

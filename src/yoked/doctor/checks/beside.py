@@ -27,10 +27,12 @@ _File = Mapping[str, Any]
         "hides": "{file} is imported in the place of {other}{older}",
         "some": "module {module} of the program is {described}",
         "none": "module {module} of the program cannot be imported on {where}: {described}",
+        "case": "the program imports {module}; beside it lies {file}, and no host has another",
     },
     why={
         "hides": "what stands in {other} has no effect on any host, and nobody says so",
         "some": "ranks of one run compute with different code, and nobody says so",
+        "case": "`No module named '{module}'` on every Linux host; a Mac takes both for one name",
         "none": "`No module named ...`, `wrong ELF class` or `bad magic number` there",
     },
     symptom="A change of a source has no effect; or ranks that compute with different code; or "
@@ -38,8 +40,8 @@ _File = Mapping[str, Any]
     cause="A module that was once compiled (Cython, mypyc, setup.py build_ext --inplace) and lies "
     "beside its source; a package and a module of one name; bytecode without its source. Python "
     "takes a package before a compiled module, that before a source, and this before bytecode; "
-    "and of compiled modules only those for its own version and machine. The first two are "
-    "warnings: what was built on purpose is younger than its source.",
+    "and of compiled modules only those for its own version and machine. What is imported "
+    "from another file than the source is a warning: what was built on purpose is younger.",
     fix="By hand.",
 )
 def program_hidden(seen: Examination) -> Iterator[Match]:
@@ -50,6 +52,7 @@ def program_hidden(seen: Examination) -> Iterator[Match]:
         # What git's rules leave here hides nothing there.
         if own.get("module") and own.get("file") and own["file"] not in left:
             modules.setdefault(str(own["module"]), []).append(own)
+    yield from _miscased(seen)
     hosts = [host for host in seen.up if _python(host) and host.facts.get("arch")]
     for module, files in modules.items():
         taken = {host.name: _taken(host, files) for host in hosts}
@@ -79,6 +82,17 @@ def program_hidden(seen: Examination) -> Iterator[Match]:
                 other=other,
                 older=", which is younger" if first.get("older") else "",
             )
+
+
+def _miscased(seen: Examination) -> Iterator[Match]:
+    """Modules that a file system finds which knows no capitals."""
+    for name, file in mapping(at(seen.controller, "miscased")).items():
+        told = [mapping(mapping(host.torch).get("modules")) for host in seen.up]
+        known = [own[name] for own in told if name in own]
+        if known and not any(known):
+            rename = by_hand("", "write {module} as its file is written, {file}, or rename that",
+                             module=name, file=file)  # fmt: skip
+            yield Match((), rename, severity="warning", how="case", module=name, file=file)
 
 
 def _hidden(first: _File, files: Sequence[_File]) -> str | None:
