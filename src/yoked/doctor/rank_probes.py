@@ -35,8 +35,8 @@ _CALL_S = 5.0
 # Each after what it imports.
 _CHANNEL = ("names", "tls", "frames", "carry", "peer", "hub", "dial")
 _MODULES = (
-    "core.torchbuild", "core.unusable", "probe.origins", "probe.interpreter", "parent_death",
-    "ranks.store",
+    "core.torchbuild", "core.unusable", "probe.origins", "probe.own_library", "probe.interpreter",
+    "parent_death", "ranks.store",
     *(f"channel.{name}" for name in _CHANNEL),
 )  # fmt: skip
 _OF_ACTS = ("core.mounts", "probe.folder_acts", "probe.process_acts")

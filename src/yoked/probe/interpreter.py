@@ -25,6 +25,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from yoked.probe.origins import packages_folders
+from yoked.probe.own_library import bytecode_flaw, library
 
 # Those that tools of packages leave in most environments; they run nothing of a person's.
 _USUAL_PTH = re.compile(
@@ -43,10 +44,8 @@ _HASHED = ("torch", "numpy")
 _REQUIRES = re.compile(r"^Requires-Dist: *([\w.-]+)", re.MULTILINE)
 # A file that is this much younger was written after the package was installed.
 _YOUNGER_S = 5.0
-# As long as Python itself may take to be built and installed.
-_INSTALLATION_S = 3600.0
 _MOST_HASHED_BYTES = 16 << 20
-_MOST_FLAWS, _MOST_MODULES = 20, 600
+_MOST_FLAWS = 20
 # Of CPU time. A hundred packages beside torch take 0.2 s.
 _PACKAGES_S = 1.5
 _SIGNALS = ("SIGTERM", "SIGCHLD", "SIGALRM", "SIGSEGV", "SIGUSR1", "SIGUSR2")
@@ -256,13 +255,12 @@ def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, 
 
     altered: files that are not as their package's RECORD has them: file, found (a mark of its
     content), package, version, how: content, empty, missing, dangling (a link to what is gone),
-    unreadable, or bytecode (what Python would run in the place of another source). more: how many
-    others. library: build (of this Python), modules of its own library that are loaded, by name,
-    each with a mark of its source, and younger, those of them that were written long after the
-    rest.
+    unreadable, or as `bytecode_flaw` has it. more: how many others. library: Python's own, as
+    `library` tells it.
     """
     until_s = time.process_time() + _PACKAGES_S
-    flaws: list[dict[str, Any]] = []
+    own, flaws_of_own = library()
+    flaws = list(flaws_of_own)
     infos = list(_infos())
     first = {*_HASHED, *also, *_needed_by_torch(infos)}
     for info in sorted(infos, key=lambda each: _named(each)[0] not in _HASHED):
@@ -271,8 +269,6 @@ def installed(also: Collection[str] = (), *, others: bool = False) -> dict[str, 
         names = {_named(info)[0], *_text(info / "top_level.txt").split()}
         if others or not names.isdisjoint(first):
             flaws += _altered(info)
-    own, stale = _library()
-    flaws += stale
     return {
         "altered": [{**each, "found": _found(each["file"])} for each in flaws[:_MOST_FLAWS]],
         "more": max(0, len(flaws) - _MOST_FLAWS),
@@ -317,8 +313,8 @@ def _altered(info: Path) -> Iterator[dict[str, Any]]:
         wanted, _, size = rest.partition(",")
         if how := _flaw(folder, name, wanted, size, listed_s, all_of=package in _HASHED):
             yield {"file": f"{folder}/{name}", "package": package, "version": version, "how": how}
-        elif is_source and (compiled := _stale_bytecode(f"{folder}/{name}")):
-            yield {"file": compiled, "package": package, "version": version, "how": "bytecode"}
+        elif is_source and (flaw := bytecode_flaw(f"{folder}/{name}")):
+            yield {**flaw, "package": package, "version": version}
 
 
 def _flaw(
@@ -350,49 +346,6 @@ def _flaw(
         return "unreadable"
     found = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
     return None if wanted == f"sha256={found}" else "content"
-
-
-def _stale_bytecode(source: str) -> str | None:
-    """The bytecode that is run unseen in the place of another source; None: there is none.
-
-    Source: PEP 552. Bytecode that names the time of its source is compared by Python itself.
-    """
-    compiled = importlib.util.cache_from_source(source)
-    try:
-        with open(compiled, "rb") as stream:  # noqa: PTH123 - as above
-            head = stream.read(16)
-        is_unchecked = head[:4] == importlib.util.MAGIC_NUMBER and head[4:5] == b"\x01"
-        if is_unchecked and importlib.util.source_hash(Path(source).read_bytes()) != head[8:16]:
-            return compiled
-    except (OSError, NotImplementedError):
-        pass
-    return None
-
-
-def _library() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Python's own modules that are loaded, and those whose bytecode is of another source."""
-    home = sysconfig.get_paths()["stdlib"] + os.sep
-    modules: dict[str, str] = {}
-    younger, stale = [], []
-    installed_s = Path(str(os.__file__)).stat().st_mtime
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        # One is written when Python is installed.
-        is_own = bool(file) and str(file).startswith(home) and str(file).endswith(".py")
-        if not is_own or "-packages" in str(file) or name.startswith("_sysconfigdata"):
-            continue
-        source = Path(str(file))
-        try:
-            modules[name] = _hash8(source.read_bytes())
-            if source.stat().st_mtime > installed_s + _INSTALLATION_S:
-                younger.append(name)
-        except OSError:
-            continue
-        if compiled := _stale_bytecode(str(file)):
-            stale.append({"file": compiled, "package": None, "version": None, "how": "bytecode"})
-    some = dict(list(modules.items())[:_MOST_MODULES])
-    build = _hash8(sys.version.encode())
-    return {"build": build, "home": home, "modules": some, "younger": younger[:_MOST_FLAWS]}, stale
 
 
 def _text(path: Path) -> str:

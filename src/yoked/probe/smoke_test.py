@@ -50,7 +50,7 @@ SOURCES: dict[str, str] = {}
 # The first of them, which alone are needed for versions.
 _FOR_VERSIONS = (
     "yoked", "yoked.core", "yoked.core.torchbuild", "yoked.core.unusable", "yoked.probe",
-    "yoked.probe.origins", "yoked.probe.interpreter",
+    "yoked.probe.origins", "yoked.probe.own_library", "yoked.probe.interpreter",
 )  # fmt: skip
 
 Spec = Mapping[str, Any]

@@ -155,6 +155,8 @@ data_name = _of_pattern(DATA_NAME.pattern)
 digest = _of_pattern(r"[0-9a-f]{64}")
 launch_id = _of_pattern(r"[A-Za-z0-9_-]{0,64}")
 path = _leaf(_read_path)
+# Of Python's own library, by its name below that.
+library_file = _of_pattern(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,127}")
 pattern = _leaf(_read_pattern)
 # As a person names an interpreter: an option it is not, a blank it may have.
 program = _of_pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029-][^\x00-\x1f\x7f-\x9f\u2028\u2029]*")

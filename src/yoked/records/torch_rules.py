@@ -10,6 +10,7 @@ from yoked.records.rules import (
     fields,
     flag,
     label,
+    library_file,
     line,
     named,
     number,
@@ -116,7 +117,7 @@ TORCH = fields(
                     "package": word,
                     "version": version,
                     "how": one_of(
-                        "content", "empty", "missing", "dangling", "unreadable", "bytecode"
+                        "content", "empty", "missing", "dangling", "unreadable", "bytecode", "cut"
                     ),
                     "found": word,
                 },
@@ -125,8 +126,13 @@ TORCH = fields(
         ),
         "more": count,  # files that are altered
         "library": fields(
-            {"build": word, "home": path, "modules": named(word, word), "younger": each(word)},
-            needed=("build", "home", "modules"),
+            {
+                "build": word,
+                "home": path,
+                "files": named(library_file, word),
+                "younger": each(library_file),
+            },
+            needed=("build", "home", "files"),
         ),
         "stops": fields(
             {"times": count, "lost_s": number, "pid": pid, "command": text},

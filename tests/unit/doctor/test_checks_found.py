@@ -895,16 +895,22 @@ CASES = (
             "file": f"{PACKAGES}/typing_extensions-4.12.dist-info", "package": "typing_extensions",
             "version": "4.12", "how": "unreadable"}]})),
     Case("package-altered", lambda: taken(**{
-        name: {"library": {"build": "b1", "home": "/usr/lib/python3.12/", "modules": {
-            "socket": "aa", "queue": "bb" if name == "garage" else "cc"}}}
+        name: {"library": {"build": "b1", "home": "/usr/lib/python3.12/", "files": {
+            "socket.py": "aa", "queue.py": "bb" if name == "garage" else "cc"}}}
         for name in NAMES})),
     Case("package-altered", lambda: taken(
         attic={"library": {"build": "b1", "home": "/usr/lib/python3.12/", "younger": [],
-                           "modules": {"socket": "aa"}}},
-        garage={"library": {"build": "b1", "home": "/usr/lib/python3.12/", "younger": ["socket"],
-                            "modules": {"socket": "bb"}}})),
+                           "files": {"socket.py": "aa"}}},
+        garage={"library": {"build": "b1", "home": "/usr/lib/python3.12/", "younger": ["socket.py"],
+                            "files": {"socket.py": "bb"}}})),
+    Case("package-altered", lambda: taken(garage={"altered": [
+        {"file": "/usr/lib/python3.12/__pycache__/statistics.cpython-312.pyc", "package": None,
+         "version": None, "how": "cut", "found": "a1"}]})),
     Case("torch-import", lambda: fails(
         "AttributeError: module 'torch.x' has no attribute 'y'", altered=[{**FLAW, "how": "empty"}],
+        blame={"file": "/v/site-packages/torch/__init__.py", "package": "torch"})),
+    Case("torch-import", lambda: fails(
+        "EOFError: marshal data too short", altered=[{**FLAW, "how": "cut"}],
         blame={"file": "/v/site-packages/torch/__init__.py", "package": "torch"})),
     Case("torch-import", lambda: fails(
         "ImportError: /v/libc10.so: undefined symbol: x",

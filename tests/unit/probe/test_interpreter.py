@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import yoked
-from yoked.probe import interpreter, origins
+from yoked.probe import interpreter, origins, own_library
 from yoked.probe.origins import blame, foreign_libraries
 
 SOURCES = {"torch/__init__.py": "A = 1\n", "torch/c10d.py": "B = 2\n", "torch/tests/t.py": "\n"}
@@ -161,12 +161,34 @@ def test_the_folders_of_packages_are_listed_once(monkeypatch: pytest.MonkeyPatch
     assert len(listed) == 1
 
 
-def test_modules_of_python_itself_have_marks() -> None:
-    library = told("installed", Path("/nowhere/site-packages"))["library"]
+def test_bytecode_that_was_cut_short_is_told(packages: Path) -> None:
+    source = packages / "torch" / "c10d.py"
+    compiled = Path(py_compile.compile(str(source)))
+    whole = compiled.read_bytes()
+    compiled.write_bytes(whole + bytes(-len(whole) % 512))
+    # What stands behind the code does no harm.
+    assert altered(packages) == []
 
-    source = Path(os.__file__).with_name("socket.py").read_bytes()
-    assert library["modules"]["socket"] == hashlib.sha256(source).hexdigest()[:8]
+    for torn in (whole[:40] + bytes(len(whole) - 40), (whole[:40] * 99)[:1024]):
+        compiled.write_bytes(torn)
+        assert altered(packages) == [(compiled.name, "torch", "cut")]
+
+    # Python makes these anew.
+    compiled.write_bytes(whole[:8] + bytes(504))
+    assert altered(packages) == []
+    compiled.write_bytes(whole[:8])
+    assert altered(packages) == []
+
+
+def test_files_of_python_itself_have_marks_without_their_comments(tmp_path: Path) -> None:
+    library = told("installed", Path("/nowhere/site-packages"))["library"]
+    assert {"statistics.py", "multiprocessing/reduction.py"} <= set(library["files"])
     assert library["home"] == f"{Path(os.__file__).parent}/"
+
+    source = tmp_path / "source.py"
+    texts = ("a = 1\n", "a = 1\n# Read it.\n", "a = 1\n  # Read it.\nbreakpoint()\n")
+    marks = [own_library._mark(str(source)) for text in texts if source.write_text(text)]
+    assert marks[0] == marks[1] != marks[2]
 
 
 def test_what_python_runs_by_itself_is_told_and_what_that_has_changed(packages: Path) -> None:

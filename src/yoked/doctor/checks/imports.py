@@ -17,7 +17,13 @@ from yoked.doctor.checks.interpreter import (
 )
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
-from yoked.doctor.repairs.files import let_use, move_package_aside, name_home, remount_executable
+from yoked.doctor.repairs.files import (
+    let_use,
+    move_package_aside,
+    name_home,
+    remount_executable,
+    remove_files,
+)
 from yoked.doctor.repairs.packages import get_package, get_torch
 from yoked.doctor.repairs.startfiles import unix_line_ends, unset_variable
 from yoked.records.examination import Examination, Fix, HostSeen
@@ -167,6 +173,9 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
         return f"; {listed(map(library_words, foreign))}", tuple(mends)
     if refused := mapping(blame.get("barred")):
         return f"; {refusal(refused)}", (let_use(host.name, refused),)
+    cut = [str(each["file"]) for each in told.get("altered") or () if each["how"] == "cut"]
+    if cut and "marshal data" in error_of(host):
+        return f"; {listed(cut)} was cut short", (remove_files(host.name, cut),)
     package, missing, file = (blame.get(each) for each in ("package", "missing", "file"))
     library = _LIBRARY.search(error_of(host))
     if blame.get("of_python") and library and not missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -222,16 +223,27 @@ def _words(found: list[Taken]) -> list[str]:
         "": "{files} on {host}, of {package}: {flaw}, by its own list (RECORD)",
         "bytecode": "{files} on {host}: bytecode of another source than the one beside it, which "
         "Python runs without comparing (unchecked)",
+        "cut": "{files} on {host}: bytecode that was cut short, though its head fits its source, "
+        "so Python takes it: `EOFError: marshal data too short`",
         "library": "{files} on {host}, of Python itself: other content than on {others:list}, "
         "though these Pythons are one build",
     },
-    why="ranks there run other code than its version says, and than other hosts do",
+    why={
+        **dict.fromkeys(
+            ("", "bytecode", "library"),
+            "ranks there run other code than its version says, and than other hosts do",
+        ),
+        "cut": "every program there that imports it ends so",
+    },
     symptom="Sums or gradients that differ between hosts, batches of another size, though versions "
     "and programs are the same.",
     cause="Somebody edited an installed file; an installation or a disk was cut short; bytecode "
     "that was compiled with --invalidation-mode unchecked-hash stayed when its source was put "
-    "back; a cache was cleaned that an environment has links to (UV_LINK_MODE=symlink). Compared "
-    "are sizes of all files, and contents of torch, numpy and of what is younger than its list. "
+    "back; bytecode lost its end in a power cut; a `breakpoint()` was left in a file of Python's "
+    "own library; a cache was cleaned that an environment has links to (UV_LINK_MODE=symlink). "
+    "Compared are sizes of all files, contents of torch, numpy and of what is younger than its "
+    "list, and Python's own library without lines that are comments, among hosts with the same "
+    "build. "
     "What all hosts have alike is taken for meant.",
     fix="Installs the package again, without what it needs; removes the bytecode, or the links.",
     explains=("world-failed",),
@@ -249,12 +261,12 @@ def package_altered(seen: Examination) -> Iterator[Match]:
         host = seen.host(name)
         groups: dict[tuple[str, str, str], list[str]] = {}
         for each in own:
-            if _flaw_key(each) not in meant:
+            if each["how"] == "cut" or _flaw_key(each) not in meant:
                 package, version = (str(each.get(key) or "") for key in ("package", "version"))
                 groups.setdefault((each["how"], package, version), []).append(str(each["file"]))
         for (how, package, version), files in groups.items():
             more = int(mapping(host.torch).get("more") or 0)
-            is_bytecode = how == "bytecode"
+            is_bytecode = how in ("bytecode", "cut")
             # What is looked at before an import of torch is needed by torch.
             is_imported = mapping(host.torch).get("imported") is True
             is_needed = package in used or (how in LOST and not is_imported)
@@ -262,7 +274,7 @@ def package_altered(seen: Examination) -> Iterator[Match]:
                 name,
                 *restored(seen, host, how, package, version, files),
                 severity="error" if is_bytecode or is_needed else "warning",
-                how="bytecode" if is_bytecode else "",
+                how="cut" if how == "cut" else "bytecode" if is_bytecode else "",
                 files=first_listed(files, others=more),
                 package=f"{package} {version}",
                 flaw=_FLAWS.get(how, how),
@@ -290,7 +302,7 @@ def restored(
     seen: Examination, host: HostSeen, how: str, package: str, version: str, files: list[str]
 ) -> tuple[Fix, ...]:
     """What gives a package the files that were installed. how: their flaw."""
-    if how == "bytecode":
+    if how in ("bytecode", "cut"):
         return (remove_files(host.name, files),)
     if how == "unreadable":
         user = host.facts.get("user") or "USER"
@@ -304,39 +316,51 @@ def restored(
 
 
 def _in_other_libraries(seen: Examination) -> Iterator[Match]:
-    """Hosts with other modules of Python's own than most that have the same build."""
+    """Hosts with other files of Python's own than most that have the same build."""
     builds: dict[str, list[HostSeen]] = {}
     for host in seen.up:
-        if library := mapping(host.torch).get("library"):
+        if library := mapping(at(host.torch, "library")):
             builds.setdefault(str(library["build"]), []).append(host)
     for hosts in builds.values():
-        told = {each.name: mapping(at(each.torch, "library", "modules")) for each in hosts}
+        told = {each.name: mapping(at(each.torch, "library", "files")) for each in hosts}
         names = set.intersection(*map(set, told.values()))
         odd: dict[str, list[str]] = {}
-        for module in sorted(names):
-            counts = Counter(own[module] for own in told.values())
+        for file in sorted(names):
+            counts = Counter(own[file] for own in told.values())
             usual, most = counts.most_common(1)[0]
             # Of as many each, it is those where the file was written after the rest.
-            younger = {name for name in told if module in
+            younger = {name for name in told if file in
                        (at(seen.host(name).torch, "library", "younger") or ())}  # fmt: skip
             is_split = 2 * most <= len(told)
             known = younger if 0 < len(younger) < len(told) else set(told)
             for name, own in told.items():
-                if len(counts) > 1 and (name in known if is_split else own[module] != usual):
-                    odd.setdefault(name, []).append(module)
-        for name, modules in odd.items():
-            home = str(at(seen.host(name).torch, "library", "home"))
-            files = [f"{home}{module.replace('.', '/')}.py" for module in modules]
+                if len(counts) > 1 and (name in known if is_split else own[file] != usual):
+                    odd.setdefault(name, []).append(file)
+        for name, found in odd.items():
+            homes = {each: str(at(seen.host(each).torch, "library", "home")) for each in told}
             others = [each for each in told if each != name]
+            right = next((each for each in others if each not in odd), others[0])
             yield Match(
                 name,
                 by_hand(
+                    "",
+                    "diff <(ssh {other} cat {theirs}) <(ssh {name} cat {file})    shows what is "
+                    "otherwise",
+                    other=right,
+                    # The shell of a host reads it once more.
+                    theirs=shlex.quote(f"{homes[right]}{found[0]}"),
+                    name=name,
+                    file=shlex.quote(f"{homes[name]}{found[0]}"),
+                ),
+                by_hand(
                     name,
-                    "install its Python anew, or copy these files from a host where they are right",
+                    "take that out again; or install its Python anew, or copy these files from "
+                    "{other}",
+                    other=right,
                 ),
                 severity="error",
                 how="library",
-                files=first_listed(files),
+                files=first_listed([f"{homes[name]}{each}" for each in found]),
                 others=others,
             )
 
