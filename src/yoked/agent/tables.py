@@ -22,7 +22,8 @@ _USUAL_RULES = frozenset(
 # Units in which logins by ssh, and what they start, may be.
 UNITS = ("ssh.service", "sshd.service", "ssh@.service", "sshd@.service", "user@.service",
           "-.slice", "system.slice", "user.slice", "user-*.slice")  # fmt: skip
-_SPEAKS = ("IPAddressDeny=", "IPAddressAllow=", "MemoryDenyWriteExecute=")
+_SPEAKS = ("IPAddressDeny=", "IPAddressAllow=", "MemoryDenyWriteExecute=",
+           "RestrictAddressFamilies=")  # fmt: skip
 _UNIT_FOLDERS = ("etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system")
 # Words of `ip -d link` that say nothing of where packets go, with the number of their values.
 _DULL = {
@@ -194,8 +195,8 @@ def _entries(links: Iterable[str]) -> list[str] | None:
 def denials(root: Path = Path("/")) -> Iterator[str]:
     """`FILE:LINE IPAddressDeny=...`, and what is allowed in spite of it, of the units in which
     logins may be: the kernel drops what their programs send to such addresses, and what comes from
-    there. And MemoryDenyWriteExecute=, in the same form. Source: systemd.resource-control(5),
-    systemd.exec(5).
+    there. And MemoryDenyWriteExecute= and RestrictAddressFamilies=, in the same form. Source:
+    systemd.resource-control(5), systemd.exec(5).
     """
     for folder in _UNIT_FOLDERS:
         for unit in UNITS:

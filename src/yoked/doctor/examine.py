@@ -66,7 +66,13 @@ def look(
     BEAT.begin()
     first: How = "versions" if quick else "connect" if len(fleet.hosts) > 1 else "train"
     modules = (*program.modules, *program.plain)
-    profile = ProbeProfile(first, sudo=sudo, modules=modules, asks=to_hosts(program.asks))
+    profile = ProbeProfile(
+        first,
+        sudo=sudo,
+        modules=modules,
+        standard=program.standard,
+        asks=to_hosts(program.asks),
+    )
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
         # While ssh has just asked for them.

@@ -58,12 +58,13 @@ _TORCH_KEYS = (
 class ProbeProfile:
     """How hosts are probed. how: the trial to begin with, "versions" in the quick form; sudo:
     whether `sudo -n` may be used there; modules: those of which hosts tell what a program would
-    import; asks: what else it asks of its host, as yoked.agent.asked takes it.
+    import; standard: of Python's own, which are imported there; asks: as yoked.agent.asked has it.
     """
 
     how: How
     sudo: bool = False
     modules: tuple[str, ...] = ()
+    standard: tuple[str, ...] = ()
     asks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -129,7 +130,7 @@ class HostProbe:
         )
         if profile.looks_twice:
             # Behind what measures: these take a tenth of a second of a core.
-            self._ask_later("acts", self._begin_acts)
+            self._ask_later("acts", self._begin_acts, profile.standard)
             self._ask_later("launch", self.ask, "small_launch", timeout_s=_FILES_S)
 
     def _ask_health(self, asks: Mapping[str, Sequence[str]], **args: Any) -> Any:
@@ -320,12 +321,14 @@ class HostProbe:
         self._modules = profile.modules
         if "error" not in found:
             self.trials[profile.how] = RankProbe(self, found["python"], profile.how, self._modules)
+            first = RankProbe(self, found["python"], profile.how, profile.modules)
+            self.trials[profile.how] = first
         return found
 
-    def _begin_acts(self) -> None:
-        """Have that interpreter try what programs do first."""
+    def _begin_acts(self, modules: Sequence[str]) -> None:
+        """Have that interpreter try what programs do first, with imports of its own modules."""
         if (python := self.found_python) is not None:
-            self.trials["acts"] = RankProbe(self, python, "acts")
+            self.trials["acts"] = RankProbe(self, python, "acts", modules)
 
     def _torch(self) -> dict[str, Any]:
         """What the interpreter that would train says; see `yoked.doctor.examine`."""

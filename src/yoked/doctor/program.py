@@ -32,6 +32,12 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(.+))", re.MULTILINE
 )
 _FIRST = re.compile(r"\s*(\w+)")
+# One that is no part of a function or a condition, with the module's whole name.
+_IMPORT_AT_ONCE = re.compile(
+    r"^(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([^#\n]+))", re.MULTILINE
+)
+# These show something to whoever imports them.
+_SHOWN = frozenset({"antigravity", "this"})
 # Versions of these are compared, or they come along with the run.
 _KNOWN = frozenset({"torch", "yoked"})
 # A text that may be the name of a file.
@@ -66,8 +72,9 @@ class ProgramHere:
     that import torch; own: files below this folder that these are, or import; broken: those of
     them that cannot be read or compiled, each with why; named: other files below this folder
     whose names stand in own ones; modules: what they import that is neither Python's nor lies
-    here; plain: of what they import here, folders without __init__.py, before which Python
-    takes any package of that name, wherever it is installed; unsorted, file_times, local_time:
+    here; standard: modules of Python's own that they import whenever they run; plain: of what they
+    import here, folders without __init__.py, before which Python takes any package of that name,
+    wherever it is installed; unsorted, file_times, local_time:
     as FILE:LINE, what `_ASKS` has; special: names below this folder that are no files, each
     with its kind; misnamed: those that are no UTF-8; pointers: files that say where git-lfs would
     get their content; extensions: names in sources that build some by torch; asks: what they ask
@@ -80,6 +87,7 @@ class ProgramHere:
     programs: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    standard: tuple[str, ...] = ()
     plain: tuple[str, ...] = ()
     unsorted: tuple[str, ...] = ()
     file_times: tuple[str, ...] = ()
@@ -131,6 +139,7 @@ def program_here(*, quick: bool) -> ProgramHere:
         programs=tuple(str(folder / name) for name in programs),
         own=tuple(used),
         modules=tuple(modules[:_MOST_MODULES]),
+        standard=tuple(_standard(used.values(), beside))[:_MOST_MODULES],
         plain=tuple(_plain(folder, wanted & set(names)))[:_MOST_MODULES],
         **{how: tuple(_asking(used, *lines)) for how, lines in _ASKS.items()},
         broken=() if quick else tuple(_broken(folder, used, wanted & beside, names))[:_MOST_ODD],
@@ -324,6 +333,14 @@ def _imported(text: str) -> set[str]:
         firsts = [_FIRST.match(each) for each in listed.split(",")] if listed else []
         found |= {origin} if origin else {first[1] for first in firsts if first}
     return found
+
+
+def _standard(texts: Iterable[str], beside: Collection[str]) -> list[str]:
+    found = set()
+    for origin, listed in (each for text in texts for each in _IMPORT_AT_ONCE.findall(text)):
+        found |= {origin, *(each.split()[0] for each in listed.split(",") if each.strip())}
+    firsts = sys.stdlib_module_names - _SHOWN - set(beside)
+    return sorted(each for each in found if each.partition(".")[0] in firsts)
 
 
 def _reached(programs: list[str], sources: dict[str, str]) -> list[str]:

@@ -72,7 +72,7 @@ def program(how: How = "train") -> str:
 
 class RankProbe:
     """One rank, which starts now. Every method may be called from any thread. modules: of which
-    it tells what a program would import.
+    it tells what a program would import, or that "acts" imports.
     """
 
     def __init__(self, client: Agent, python: str, how: How, modules: Sequence[str] = ()) -> None:

@@ -1,6 +1,6 @@
 """Small acts, each what libraries of training programs do in their first seconds, tried for real.
 
-    python -c THIS_FILE DESCRIPTOR
+    python -c THIS_FILE [MODULE ...] HOW DESCRIPTOR
 
 The rank's own interpreter runs it, with the rank's limits and variables. Each act is told in the
 kernel's or Python's own words where it fails. A child tries them one after the other: one that
@@ -9,7 +9,8 @@ and nothing is left behind. It ends when DESCRIPTOR ends.
 
 Each line on standard output is a JSON object: {"has": {"acts": ...}}, with worked, the names of
 acts; failed, {name: said, and who is to blame for it as far as that shows}; seccomp, whether a
-filter of system calls is in force here.
+filter of system calls is in force here. MODULE: of Python's own library, which is imported. HOW:
+as the sender has it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from typing import Any
 
 # Of one act; and of all of them, where several hang.
 _ACT_S, _ALL_S = 2.0, 3.5
-# A slow disk is no fault: how long these take is not told.
-_MAY_LAST = ("fsync", "sqlite")
+# A slow disk is no fault, nor is a Python that takes its time: how long these take is not told.
+_MAY_LAST = ("fsync", "program", "sqlite")
 
 # Sources of the modules of yoked that it imports, by name. The sender of this file fills them in.
 SOURCES: dict[str, str] = {}
@@ -43,7 +44,8 @@ def main(argv: list[str]) -> int:
     from yoked.probe.folder_acts import tidy
     from yoked.probe.process_acts import acts
 
-    outcome = Outcome(list(acts()), int(argv[-1]))
+    *modules, _, descriptor = argv
+    outcome = Outcome(list(acts(modules)), modules, int(descriptor))
     until_s = time.monotonic() + _ALL_S
     while outcome.left and time.monotonic() < until_s:
         outcome.go_on()
@@ -60,10 +62,13 @@ def main(argv: list[str]) -> int:
 
 
 class Outcome:
-    """What came of acts so far. left: those still to be tried; descriptor: its end is ours."""
+    """What came of acts so far. left: those still to be tried; modules: as `acts` takes
+    them; descriptor: its end is ours.
+    """
 
-    def __init__(self, left: list[str], descriptor: int) -> None:
+    def __init__(self, left: list[str], modules: list[str], descriptor: int) -> None:
         self.left = left
+        self._modules = modules
         self.worked: list[str] = []
         self.failed: dict[str, dict[str, Any]] = {}
         self._descriptor = descriptor
@@ -85,7 +90,7 @@ class Outcome:
             self.left = []
             return
         if pid == 0:
-            _try_each(self.left, sink)
+            _try_each(self.left, self._modules, sink)
             os._exit(0)
         os.close(sink)
         is_late = self._follow(source)
@@ -141,7 +146,7 @@ def _reaped(pid: int) -> int:
     return 0
 
 
-def _try_each(names: list[str], sink: int) -> None:
+def _try_each(names: list[str], modules: list[str], sink: int) -> None:
     """Try acts, and write a line for each: null, why it failed, or {} where it was not tried."""
     from yoked.probe.folder_acts import (
         FailedError,
@@ -153,7 +158,7 @@ def _try_each(names: list[str], sink: int) -> None:
     )
     from yoked.probe.process_acts import acts
 
-    known = acts()
+    known = acts(modules)
     for name in names:
         told: dict[str, Any] | None = None
         try:

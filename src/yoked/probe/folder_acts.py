@@ -46,10 +46,10 @@ def is_busy() -> bool:
     return os.getloadavg()[0] > _BUSY_TIMES * (os.cpu_count() or 1)
 
 
-def require(holds: object, otherwise: str) -> None:
+def require(holds: object, otherwise: str, **more: Any) -> None:
     """Raise FailedError where something does not hold."""
     if not holds:
-        raise FailedError(otherwise)
+        raise FailedError(otherwise, **more)
 
 
 # What came of each act on a file system.

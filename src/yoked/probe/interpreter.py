@@ -39,6 +39,14 @@ _NO_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _OBEYED = re.compile(r"(TORCH|PYTORCH|PYTHON|NUMPY_|NPY_|MKL_|KMP_|ONEDNN_|DNNL_|ATEN_|LD_)\w*")
 # Those that come with a trial; see yoked.doctor.rank_probes.
 _OURS = ("PYTHONUNBUFFERED",)
+# What an option sets, or one of these variables.
+_SET_BY = {
+    "warnings": ("PYTHONWARNINGS", "PYTHONDEVMODE"),
+    "development mode": ("PYTHONDEVMODE",),
+    "at its end it waits for commands": ("PYTHONINSPECT",),
+    "hashes of text": ("PYTHONHASHSEED",),
+    "most digits of a number": ("PYTHONINTMAXSTRDIGITS",),
+}
 # Of these every source is hashed; of others those that are younger than their own list.
 _HASHED = ("torch", "numpy")
 _REQUIRES = re.compile(r"^Requires-Dist: *([\w.-]+)", re.MULTILINE)
@@ -170,6 +178,18 @@ def _settings() -> dict[str, str]:
         "threads that run": ", ".join(threads) or None,
         "encoding of names": None if _is_utf8() else sys.getfilesystemencoding(),
         "recursion limit": None if sys.getrecursionlimit() == 1000 else sys.getrecursionlimit(),
+        # Some of them are errors then, or whatever is said is said.
+        "warnings": ", ".join(sys.warnoptions) or None,
+        "development mode": sys.flags.dev_mode or None,
+        "comparing bytes with text": sys.flags.bytes_warning or None,
+        "at its end it waits for commands": sys.flags.inspect or None,
+        "options": ", ".join(map(str, sorted(sys._xoptions.items()))) or None,  # noqa: SLF001
+        "hashes of text": None if sys.flags.hash_randomization else "the same each time",
+        "most digits of a number": _most_digits(),
+        "each line is followed by": getattr(
+            sys.gettrace() or sys.getprofile(), "__qualname__", None
+        ),
+        "takes modules before its own from": ", ".join(_before_own()) or None,
     }
     for name in _SIGNALS:
         handler = signal.getsignal(getattr(signal, name))
@@ -177,7 +197,28 @@ def _settings() -> dict[str, str]:
             # One of the signal module's own, or a function.
             own = getattr(handler, "name", None) or getattr(handler, "__qualname__", None)
             found[f"handler of {name}"] = own or str(handler)
-    return {name: str(value) for name, value in found.items() if value is not None}
+    # Such a variable is told itself.
+    given = {name for name, variables in _SET_BY.items() if any(map(os.environ.get, variables))}
+    return {name: str(value) for name, value in found.items()
+            if value is not None and name not in given}  # fmt: skip
+
+
+def _most_digits() -> int | None:
+    """What a text of a whole number may have at most, where that is not as usual."""
+    ask = getattr(sys, "get_int_max_str_digits", None)
+    most = ask() if ask else 0
+    return most if ask and most != sys.int_info.default_max_str_digits else None
+
+
+def _before_own() -> Iterator[str]:
+    """Folders whose modules hide those of Python's own library."""
+    own = sysconfig.get_paths()["stdlib"]
+    if own in sys.path:
+        before = sys.path[: sys.path.index(own)]
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        # A zip of it is named everywhere, and is there nowhere.
+        yield from (each for each in before if each.startswith("/") and each not in given
+                    and not each.endswith(".zip"))  # fmt: skip
 
 
 def _is_utf8() -> bool:

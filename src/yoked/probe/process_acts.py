@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,13 @@ _SLEEP_S, _LONGEST_SLEEP_S = 0.001, 0.1
 _LOCKED_BYTES = 16_384
 # An argument, and a variable, of this size are less than MAX_ARG_STRLEN of execve(2).
 _LARGE_BYTES = 100_000
+# A module beside a program. It tells its parent, how many arguments it has, and how large the last
+# one is, and a variable.
+_BESIDE = "yoked_beside"
+_OF_BESIDE = """import os, sys
+print(os.getppid(), len(sys.argv), len(sys.argv[-1]), len(os.environ.get("YOKED_LARGE", "")))
+"""
+_SCRIPT_BYTES = 65_536
 _MODULES = ("bz2", "ctypes", "lzma", "sqlite3", "ssl", "uuid", "zlib")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 # sun_path of unix(7), of Linux and macOS.
@@ -50,8 +57,10 @@ _MOST_HOLDERS, _MOST_SAID = 3, 160
 Act = Callable[[], None]
 
 
-def acts() -> dict[str, Act]:
-    """All acts of this system, by name; those of a folder as FOLDER.ACT."""
+def acts(modules: Sequence[str] = ()) -> dict[str, Act]:
+    """All acts of this system, by name; those of a folder as FOLDER.ACT. modules: of Python's own,
+    which are imported too.
+    """
     found: dict[str, Act] = {
         "thread": _thread,
         "child": _child,
@@ -69,13 +78,14 @@ def acts() -> dict[str, Act]:
         "clock": _clock,
         "md5": lambda: require(importlib.import_module("hashlib").md5(b"").digest(), "none"),
         "certificates": _certificates,
-        **{f"module-{name}": functools.partial(_module, name) for name in _MODULES},
+        **{f"module-{name}": functools.partial(_module, name) for name in (*_MODULES, *modules)},
     }
     if sys.platform.startswith("linux"):
         found.update(
             {
                 "secure": _secure,
                 "epoll": _epoll,
+                "netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close(),
                 "memfd": _memfd,
                 "inotify": _inotify,
                 "eventfd": functools.partial(_descriptor, "eventfd", 0, 0),
@@ -112,22 +122,58 @@ def _child() -> None:
 
 
 def _program() -> None:
-    """Start the same interpreter, with a large argument and a large variable. Its version is all
-    that it tells, which takes it no time.
+    """Start the same interpreter as a launch starts ranks: with a module to which PYTHONPATH alone
+    leads, a large argument and a large variable.
     """
     import subprocess
 
     if not sys.executable:
         raise UntriedError
-    done = subprocess.run(
-        [sys.executable, "-V", "x" * _LARGE_BYTES],
-        env={**os.environ, "YOKED_LARGE": "x" * _LARGE_BYTES},
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    require(done.returncode == 0, f"status {done.returncode}: {' '.join(said[-1:])[:_MOST_SAID]}")
+    large = "x" * _LARGE_BYTES
+    with folder_for_files(folders()["tmp"]) as folder:
+        (folder / f"{_BESIDE}.py").write_text(_OF_BESIDE, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", _BESIDE, "two words", large],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "YOKED_LARGE": large,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = process.communicate()
+    said = err.decode(errors="replace").strip().splitlines()
+    words = f"status {process.returncode}: {' '.join(said[-1:])}"[:_MOST_SAID]
+    blame = _of_interpreter()
+    require(process.returncode == 0, words, **blame)
+    # Where it was started past a script, it has none of the script's options.
+    require("by" not in blame, "it takes no notice of PYTHONPATH", **blame)
+    # A start file may print before it.
+    parent, *given = (int(each) for each in out.split()[-4:])
+    arguments, variable = given[:2] == [3, len(large)], given[2:] == [len(large)]
+    require(arguments, "it does not get the arguments that it is given", **blame)
+    require(variable, "it does not get the variables that it is given", **blame)
+    # A rank ends with the process that started it, and would end at once.
+    require(parent == os.getpid(), "it is a child of the process that was started", **blame)
+
+
+def _of_interpreter() -> dict[str, Any]:
+    """by: why this interpreter looks into no folder that it is told; file: its own, where that is a
+    script; command: the last line of that.
+    """
+    found: dict[str, Any] = {}
+    if sys.flags.ignore_environment:
+        found["by"] = "isolated"
+    with contextlib.suppress(OSError):
+        with open(sys.executable, "rb") as stream:  # noqa: PTH123 - it is named as a text
+            script = stream.read(_SCRIPT_BYTES)
+        if script.startswith(b"#!"):
+            lines = script.decode(errors="replace").strip().splitlines()
+            found |= {"file": sys.executable, "command": lines[-1].strip()[:_MOST_SAID]}
+    return found
 
 
 def _semaphore() -> None:

@@ -45,7 +45,8 @@ _FAILED_ACT = fields(
         "variables": each(variable),
         "limit": one_of("l"),  # of ulimit
         "file": path,
-        "by": optional(one_of("capability", "mode")),
+        "by": optional(one_of("capability", "isolated", "mode")),
+        "command": label,
         "holders": each(complete({"pid": pid, "command": label, "count": count})),
         "mount": optional(MOUNT),
     },

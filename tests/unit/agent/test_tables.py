@@ -148,11 +148,14 @@ def test_what_units_deny_is_told_with_its_place(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     denied = "[Service]\n IPAddressDeny=192.168.77.1\nIPAddressAllow=10.0.0.0/8\n"
     (folder / "guest.conf").write_text(denied)
-    (folder / "restart.conf").write_text("[Service]\nRestart=always\n")
+    (folder / "restart.conf").write_text(
+        "[Service]\nRestart=always\nRestrictAddressFamilies=AF_INET\n"
+    )
 
     assert list(tables.denials(tmp_path)) == [
         f"{folder}/guest.conf:2 IPAddressDeny=192.168.77.1",
         f"{folder}/guest.conf:3 IPAddressAllow=10.0.0.0/8",
+        f"{folder}/restart.conf:3 RestrictAddressFamilies=AF_INET",
     ]
 
 

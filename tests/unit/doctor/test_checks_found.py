@@ -180,6 +180,8 @@ FULL = {"path": "/home/ada/.local/state/yoked", "exists": True, "writable": Fals
 HOME_CACHE = {"path": "/home/ada/.cache/yoked", "exists": False, "writable": False,
               "read_only": False, "free_bytes": 10**11}  # fmt: skip
 MOUNT = {"place": "/home", "filesystem": "9p", "source": "share", "options": "rw,cache=none"}
+NO_FAMILY = "OSError: [Errno 97] Address family not supported by protocol"
+OF_SSH = "/etc/systemd/system/ssh.service.d/hardening.conf"
 PLACES = [{"file": "/home/ada/.bashrc", "line": 3}, {"file": "/etc/environment", "line": 1},
           {"file": "/etc/ssh/sshd_config", "line": 9}, {"file": "/opt/env", "line": 2}]  # fmt: skip
 
@@ -880,6 +882,19 @@ CASES = (
     Case("program-acts", acted("inotify", holders=[
         {"pid": 77, "command": "clouddrived", "count": 128}]), severity="warning"),
     Case("program-acts", acted("home.map", "home.link", mount=MOUNT), severity="warning"),
+    Case("program-acts", acted(
+        "program", said="status 1: No module named yoked_beside", by="isolated",
+        file="/w/bin/python", command='exec -a "$0" python3.11 -I "$@"')),
+    Case("program-acts", acted("module-statistics", said="EOFError: marshal data too short")),
+    Case("program-acts", acted("module-bz2"), severity="warning"),
+    Case("program-acts", acted("unix-socket", said=NO_FAMILY)),
+    Case("program-acts", lambda: told(
+        acted("unix-socket", said=NO_FAMILY)(), "garage", "health/tables/denials", [
+            f"{OF_SSH}:2 RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK",
+            f"{OF_SSH}:3 RestrictAddressFamilies=AF_UNIX AF_INET"])),
+    Case("program-acts", lambda: told(
+        acted("netlink", said=NO_FAMILY)(), "garage", "health/tables/denials", [
+            f"{OF_SSH}:2 RestrictAddressFamilies=~AF_NETLINK AF_PACKET"])),
     Case("package-altered", lambda: taken(garage={"altered": [FLAW], "more": 0})),
     Case("package-altered", lambda: taken(garage={
         "altered": [{**FLAW, "how": "bytecode",

@@ -52,6 +52,16 @@ def test_links_beside_the_program_or_named_by_it_are_told_and_where_dead_ones_le
 
     assert sorted(found.links) == ["1.pt", "deep/my_files", "here", "loop"]
     assert found.asks["links"] == {"/mnt/gone/1.pt": "1.pt"}
+def test_modules_of_python_itself_are_those_that_are_imported_whenever_it_runs(
+    folder: Path,
+) -> None:
+    (folder / "train.py").write_text(
+        "import os, xml.dom as d, this  # and ssl\nfrom concurrent.futures import wait\n"
+        "import torch\nimport queue\ntry:\n    import tkinter\nexcept ImportError: ...\n"
+    )
+    (folder / "queue.py").write_text("import zlib\n")
+
+    assert program_here(quick=False).standard == ("concurrent.futures", "os", "xml.dom", "zlib")
 
 
 def test_a_folder_that_is_imported_and_is_no_package_is_told(folder: Path) -> None:

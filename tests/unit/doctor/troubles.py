@@ -571,6 +571,11 @@ ACTS = (
     "secure",
     "home.map",
     "home.link",
+    "module-bz2",
+    "module-statistics",
+    "netlink",
+    "program",
+    "unix-socket",
 )
 
 

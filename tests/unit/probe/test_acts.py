@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,19 @@ def waited_for() -> Iterator[int]:
 
 
 def tried(
-    home: Path, text: str = "", before: Callable[[], None] | None = None, **variables: str
+    home: Path,
+    text: str = "",
+    before: Callable[[], None] | None = None,
+    *,
+    python: str = sys.executable,
+    modules: Sequence[str] = (),
+    **variables: str,
 ) -> dict[str, Any]:
     """What is told of all acts, or by another program."""
     own = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "PATH": os.environ["PATH"]}
     with waited_for() as descriptor:
         done = subprocess.run(
-            [sys.executable, "-c", text or program("acts"), str(descriptor)],
+            [python, "-c", text or program("acts"), *modules, "acts", str(descriptor)],
             env={**own, "USER": "ada", **variables},
             pass_fds=(descriptor,),
             preexec_fn=before,
@@ -63,6 +69,47 @@ def test_what_works_is_told_and_nothing_is_left_behind(home: Path) -> None:
     assert {"home.map", "tmp.lock"} <= set(told["worked"])
     assert set(told["failed"]) <= {"locked-memory", "inotify"}
     assert list(home.rglob("*")) == [home / "tmp"]
+
+
+@pytest.mark.parametrize(
+    ("line", "by", "said"),
+    [
+        ('exec -a "$0" {python} -s "$@"', None, ""),
+        ('exec -a "$0" {python} -I "$@"', "isolated", "No module named yoked_beside"),
+        ('exec -a "$0" {python} -E "$@"', "isolated", "No module named yoked_beside"),
+        ('exec {python} -I "$@"', "isolated", "it takes no notice of PYTHONPATH"),
+        ('unset PYTHONPATH; exec -a "$0" {python} "$@"', None, "No module named yoked_beside"),
+        ('unset YOKED_LARGE; exec -a "$0" {python} "$@"', None, "not get the variables"),
+        ('[ "$1" = -c ] || set -- $*; exec -a "$0" {python} "$@"', None, "not get the arguments"),
+        ('[ "$1" = -c ] && exec -a "$0" {python} "$@"; {python} "$@"', None, "it is a child of"),
+    ],
+)  # fmt: skip
+def test_a_script_in_the_place_of_a_python_is_tried_as_a_rank_is_started(
+    home: Path, line: str, by: str | None, said: str
+) -> None:
+    python = home / "tmp" / "python"
+    last = line.format(python=sys.executable)
+    python.write_text(f"#!/bin/bash\n{last}\n")
+    python.chmod(0o755)
+
+    told = tried(home, python=str(python))
+
+    assert ("program" in told["worked"]) is (not said)
+    if said:
+        failure = told["failed"]["program"]
+        assert said in failure["said"]
+        assert failure.get("by") == by
+        # Past the script it is started by its own name.
+        assert failure.get("command") in (last[:160], None)
+
+
+def test_modules_of_python_itself_are_imported_and_fail_in_their_own_words(home: Path) -> None:
+    told = tried(home, modules=["statistics", "concurrent.futures", "parsec"])
+
+    assert {"module-statistics", "module-concurrent.futures"} <= set(told["worked"])
+    assert told["failed"]["module-parsec"] == {
+        "said": "ModuleNotFoundError: No module named 'parsec'"
+    }
 
 
 def test_a_request_that_goes_to_a_proxy_names_its_variable(home: Path) -> None:
@@ -125,11 +172,11 @@ acts._ACT_S = 0.3
 folder_acts.is_busy = lambda: False
 fine = lambda: None
 ends = lambda: os.kill(os.getpid(), signal.SIGSYS)
-process_acts.acts = lambda: {{
+process_acts.acts = lambda modules: {{
     "one": fine, "hangs": lambda: time.sleep(60), "two": fine, "ends": ends, "three": fine,
     "tmp.fsync": lambda: time.sleep(60),
 }}
-sys.exit(acts.main(sys.argv))
+sys.exit(acts.main(sys.argv[1:]))
 """
     told = tried(home, text)
 

@@ -212,6 +212,30 @@ def test_what_python_runs_by_itself_is_told_and_what_that_has_changed(packages: 
     }
 
 
+def test_what_the_options_of_a_python_set_is_told_and_not_what_a_variable_sets(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = packages / "python"
+    options = "-s -W error -bb -X dev -X int_max_str_digits=640"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
+    script.chmod(0o755)
+    (packages / "sitecustomize.py").write_text("import sys\nsys.path.insert(0, '/opt/own')\n")
+    monkeypatch.setattr(sys, "executable", str(script))
+
+    settings = told("at_start", packages)["settings"]
+    by_variable = told("at_start", packages, PYTHONDEVMODE="1", PYTHONINTMAXSTRDIGITS="900")
+
+    assert settings == {
+        "warnings": "default, error, error::BytesWarning",
+        "development mode": "True",
+        "comparing bytes with text": "2",
+        "options": "('dev', True), ('int_max_str_digits', '640')",
+        "most digits of a number": "640",
+        "takes modules before its own from": "/opt/own",
+    }
+    assert not {"warnings", "development mode"} & set(by_variable["settings"])
+
+
 def test_a_plugin_that_torch_loads_by_itself_is_told_unless_it_is_switched_off(
     packages: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from yoked.doctor.checks.environment import lines_out, shown_places, take_out, w
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import grow_shared_memory
+from yoked.doctor.repairs.tables import add_to_line, lift_denial
 from yoked.records.examination import Examination, Fix, HostSeen, Severity
 from yoked.text import one_line
 from yoked.units import listed
@@ -19,13 +21,14 @@ from yoked.units import listed
 _NEEDED = {
     "thread": "start a thread",
     "child": "start a process (fork)",
-    "program": "start its own Python, with an argument of 100 kB",
+    "program": "start its own Python as a rank is started, with a module to which PYTHONPATH leads",
     "semaphore": "have a lock of multiprocessing",
     "queue": "have a queue of multiprocessing",
     "shared-memory": "share memory (shm_open)",
     "socketpair": "hand an open file on (SCM_RIGHTS)",
     "unix-socket": "have a socket in its folder for temporary files",
     "epoll": "wait for several files (epoll)",
+    "netlink": "ask the kernel for its interfaces (netlink)",
     "random": "get random numbers (/dev/urandom)",
     "clock": "wait for a thousandth of a second",
     "module-ctypes": "import ctypes",
@@ -39,9 +42,6 @@ _OTHERS = {
     "user": "learn its user's name (getpass.getuser)",
     "md5": "compute an MD5",
     "certificates": "check certificates",
-    "module-bz2": "import bz2",
-    "module-lzma": "import lzma",
-    "module-sqlite3": "import sqlite3",
     "secure": "find libraries by LD_LIBRARY_PATH",
     "memfd": "have a file in memory (memfd_create)",
     "inotify": "watch a file (inotify)",
@@ -70,16 +70,26 @@ _FOLDERS = {
     "state": "in the folder for a run's state",
     "tmp": "in the folder for temporary files",
 }
+# Modules of Python's own that libraries import, where they find them.
+_SPARED = ("module-bz2", "module-lzma", "module-sqlite3", "module-uuid")
 # Those that an act may find to be to blame.
 _VARIABLES = ("http_proxy", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
               "CURL_CA_BUNDLE")  # fmt: skip
+_NO_FAMILY = "Address family not supported"
 # Where these answer, it is a filter of system calls that does.
 _FILTERED = ("PermissionError", "Operation not permitted", "Function not implemented", "SIGSYS",
-             "Bad system call", "start new thread")  # fmt: skip
+             "Bad system call", "start new thread", _NO_FAMILY)  # fmt: skip
+# Families of sockets that every kernel has.
+_FAMILIES = {"unix-socket": "AF_UNIX", "socketpair": "AF_UNIX", "netlink": "AF_NETLINK",
+             "request": "AF_INET"}  # fmt: skip
+_RESTRICTS = re.compile(r"(/.*):(\d+) RestrictAddressFamilies=\s*(~?)(.*)")
+_OF_MODULE = "module-"
 
 
 def _words(name: str) -> str | None:
     """What an act is, to end "a program cannot ..."; None: it is one of another yoked."""
+    if name.startswith(_OF_MODULE):
+        return f"import {name.removeprefix(_OF_MODULE)}"
     folder, dot, act = name.partition(".")
     if dot:
         words, place = _IN_FOLDERS.get(act), _FOLDERS.get(folder)
@@ -94,8 +104,8 @@ def _words(name: str) -> str | None:
     severity="error",
     saw="on {host}{elsewhere} a program cannot {what}",
     why={
-        "error": "torch, the workers of a DataLoader, or a run of yoked does that in its first "
-        "seconds, and ends there",
+        "error": "torch, the workers of a DataLoader, a run of yoked or the program here does "
+        "that in its first seconds, and ends there",
         "warning": "libraries of training programs do that: one that does ends there, or goes on "
         "otherwise than on other hosts",
         "secure": "what lies in a folder of that variable alone is not found: `cannot open shared "
@@ -110,9 +120,11 @@ def _words(name: str) -> str | None:
     "folders for caches, state and temporary files. A variable that names a proxy and excepts "
     "nothing; `ulimit -l 0`; a program that holds all inotify instances of its user; a Python with "
     "a capability of its own (setcap), for which the loader takes no notice of LD_LIBRARY_PATH; a "
-    "seccomp profile older than the system in a container; a mount. What works on no host is told "
-    "only where torch cannot do without. It is an error where torch, the workers of a DataLoader "
-    "or yoked need it.",
+    "script in the place of a Python, which adds -I, loses variables or does not exec; "
+    "RestrictAddressFamilies= of a unit without AF_UNIX; a seccomp profile older than the system "
+    "in a container; a mount. Modules of Python's own that the program here imports are imported. "
+    "What works on no host is told only where torch cannot do without. It is an error where torch, "
+    "the workers of a DataLoader, yoked or the program here need it.",
     fix="Takes the variable or the limit out of the start file; else by hand, with the line for "
     "the mount, the program or the file that is to blame.",
     explains=("world-failed", "shared-memory"),
@@ -144,14 +156,21 @@ def _blamed(act: str, failure: Mapping[str, Any]) -> str:
     """What is to blame, by which failures of one cause are told together."""
     if mount := failure.get("mount"):
         return f"mount {mount['place']}"
-    is_known = any(failure.get(key) for key in ("variables", "limit", "holders", "file"))
+    if act in _FAMILIES and _NO_FAMILY in str(failure["said"]):
+        return _FAMILIES[act]
+    is_known = any(failure.get(key) for key in ("variables", "limit", "holders", "file", "by"))
     return act if is_known else ""
 
 
 def _severity(seen: Examination, failures: Mapping[str, Any]) -> Severity:
     # Libraries are looked for by it, and none is found that lies there alone.
     named = any(mapping(part(each, "environment")).get("LD_LIBRARY_PATH") for each in seen.up)
-    is_grave = any(act in _NEEDED or (act == "secure" and named) for act in failures)
+    is_grave = any(
+        act in _NEEDED
+        or (act.startswith(_OF_MODULE) and act not in _SPARED)
+        or (act == "secure" and named)
+        for act in failures
+    )
     return "error" if is_grave else "warning"
 
 
@@ -160,14 +179,13 @@ def _shown(
 ) -> Iterator[str]:
     by_words: dict[str, list[str]] = {}
     for act, failure in failures.items():
-        by_words.setdefault(_evidence(host, failure, is_filtered=is_filtered), []).append(
-            str(_words(act))
-        )
+        words = _evidence(host, act, failure, is_filtered=is_filtered)
+        by_words.setdefault(words, []).append(str(_words(act)))
     for words, acts in by_words.items():
         yield f"{listed(acts)} ({words})"
 
 
-def _evidence(host: HostSeen, failure: Mapping[str, Any], *, is_filtered: bool) -> str:
+def _evidence(host: HostSeen, act: str, failure: Mapping[str, Any], *, is_filtered: bool) -> str:
     """The system's own words, and what is to blame."""
     words = [one_line(str(failure["said"]))]
     words += [f"by {name}{where_set(host, name)}" for name in failure.get("variables") or ()]
@@ -184,9 +202,31 @@ def _evidence(host: HostSeen, failure: Mapping[str, Any], *, is_filtered: bool) 
         words.append(f"{failure['file']} has a capability of its own (setcap)")
     if failure.get("by") == "mode":
         words.append(f"{failure['file']} is setuid or setgid")
-    if is_filtered and _is_filtered(failure):
+    if failure.get("by") == "isolated":
+        words.append("it is started with -I or -E, so it looks into no folder of PYTHONPATH")
+    if last := failure.get("command"):
+        words.append(f"{failure['file']} is a script, which ends with `{one_line(last)}`")
+    if family := _lacking(act, failure):
+        units = [f"{each[1]}, line {each[2]}" for each in _restricting(host, family)]
+        by = f" in {listed(units)}," if units else ", or another filter of system calls (seccomp),"
+        words.append(f"RestrictAddressFamilies={by} lets logins by ssh have no {family}")
+    elif is_filtered and _is_filtered(failure):
         words.append("a filter of system calls, seccomp, is in force there")
     return "; ".join(words)
+
+
+def _lacking(act: str, failure: Mapping[str, Any]) -> str | None:
+    """The family of sockets that is kept from programs; None: none is."""
+    return _FAMILIES.get(act) if _NO_FAMILY in str(failure["said"]) else None
+
+
+def _restricting(host: HostSeen, family: str) -> Iterator[re.Match[str]]:
+    """The settings of units that keep a family of sockets from programs, as _RESTRICTS has them."""
+    for each in part(host, "tables", "denials") or ():
+        found = _RESTRICTS.match(each)
+        # With a ~ the families are those that are kept from them.
+        if found and bool(found[3]) == (family in found[4].split()):
+            yield found
 
 
 def _is_filtered(failure: Mapping[str, Any]) -> bool:
@@ -217,6 +257,9 @@ def _mended(
 
 
 def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]:
+    if family := _lacking(act, failure):
+        yield from _with_family(host, family)
+    yield from _with_another_python(host, act, failure)
     variables = [each for each in failure.get("variables") or () if each in _VARIABLES]
     yield from take_out(host, variables)
     if act == "request" and variables:
@@ -263,6 +306,41 @@ def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]
             "mount it with what programs need (a page cache, locks, names as on other systems), or "
             "have that folder on a disk of the host: {mount}",
             mount=mount["place"],
+        )
+
+
+def _with_another_python(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]:
+    if failure.get("by") == "isolated" or failure.get("command"):
+        yield by_hand(
+            host.name,
+            'have the script end with exec PYTHON "$@", without -I and -E (-s leaves out ~/.local '
+            "alone), or have the interpreter itself at its place: {python}",
+            python=str(failure.get("file") or host.wanted.get("python") or "python"),
+        )
+    if act.startswith(_OF_MODULE):
+        yield by_hand(
+            host.name,
+            "{python} -v -c {code}    shows where it fails; install that Python anew, or the part "
+            "of it that is a package of the system (as python3-tk)",
+            python=str(mapping(host.torch).get("python") or "python3"),
+            code=str(_words(act)),
+        )
+
+
+def _with_family(host: HostSeen, family: str) -> Iterator[Fix]:
+    found = list(_restricting(host, family))
+    for each in found:
+        if each[3] or each[4].strip() == "none":
+            yield lift_denial(host.name, each[1], int(each[2]))
+        else:
+            yield add_to_line(host.name, each[1], int(each[2]), family)
+    if not found:
+        yield by_hand(
+            host.name,
+            "add {family} to RestrictAddressFamilies= of the ssh server's unit (`systemctl cat ssh "
+            "sshd`), systemctl daemon-reload, restart ssh; of a container it is --security-opt "
+            "seccomp=",
+            family=family,
         )
 
 

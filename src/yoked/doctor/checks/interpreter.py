@@ -141,9 +141,10 @@ def library_fix(host: str, each: Mapping[str, Any]) -> tuple[Fix, ...]:
     "twice; the code, the versions and the data are the same on all hosts.",
     cause="A sitecustomize, a usercustomize or a .pth file; a plugin that torch loads by itself "
     "(entry points in torch.backends); a library of another program in the place of the system's; "
-    "functions that one of these replaces; a start file that ignores a signal (`trap '' CHLD`), or "
-    "sets a locale without UTF-8. It is an error where a setting of torch itself is another after "
-    "its import.",
+    "functions that one of these replaces; options that a script in the interpreter's place adds "
+    "(-W error, -X dev); a folder before Python's own library; a start file that ignores a signal "
+    "(`trap '' CHLD`), or sets a locale without UTF-8. It is an error where a setting of torch "
+    "itself is another after its import.",
     fix="Moves the file, or what makes a package a plugin, out of the way; takes the variable, or "
     "the line, out of the start file.",
     explains=("world-failed", "gloo-missing"),

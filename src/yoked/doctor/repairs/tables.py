@@ -54,10 +54,13 @@ def take_again(host: str, words: Sequence[str], program: Sequence[str]) -> Fix:
     )
 
 
+# The ssh server's unit reads its settings again.
+_ANEW = "systemctl daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
+
+
 @repair
 def lift_denial(host: str, file: str, line: int) -> Fix:
     """Make a line of a unit a comment, and have the unit run without it."""
-    end = "systemctl daemon-reload && { systemctl restart ssh || systemctl restart sshd; }"
     return as_root(
         host,
         "sed -i.yoked {on} {file} && {end}",
@@ -65,7 +68,21 @@ def lift_denial(host: str, file: str, line: int) -> Fix:
         on=f"{line}s/^/# /",
         back=f"{line}s/^# //",
         file=file,
-        end=as_made(end),
+        end=as_made(_ANEW),
+    )
+
+
+@repair
+def add_to_line(host: str, file: str, line: int, word: str) -> Fix:
+    """Give a line of a unit one more word, and have the unit run with it."""
+    return as_root(
+        host,
+        "sed -i.yoked {on} {file} && {end}",
+        "sed -i {back} {file} && {end}",
+        on=f"{line}s/ *$/ {word}/",
+        back=f"{line}s/ {word}$//",
+        file=file,
+        end=as_made(_ANEW),
     )
 
 
