@@ -20,6 +20,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -53,7 +54,7 @@ _REQUIRES = re.compile(r"^Requires-Dist: *([\w.-]+)", re.MULTILINE)
 # A file that is this much younger was written after the package was installed.
 _YOUNGER_S = 5.0
 _MOST_HASHED_BYTES = 16 << 20
-_MOST_FLAWS = 20
+_MOST_FLAWS, _MOST_SOURCES = 20, 3000
 # Of CPU time. A hundred packages beside torch take 0.2 s.
 _PACKAGES_S = 1.5
 _SIGNALS = ("SIGTERM", "SIGCHLD", "SIGALRM", "SIGSEGV", "SIGUSR1", "SIGUSR2")
@@ -336,14 +337,17 @@ def _altered(info: Path) -> Iterator[dict[str, Any]]:
     """The flaws of one package."""
     package, version = _named(info)
     # conda writes its own paths into files after they were listed.
-    if "conda" in _text(info / "INSTALLER"):
-        return
+    is_rewritten = "conda" in _text(info / "INSTALLER")
     try:
         listed_s = (info / "RECORD").stat().st_mtime
     except PermissionError:
         yield {"file": str(info), "package": package, "version": version, "how": "unreadable"}
         return
     except OSError:
+        # As systems install packages.
+        for file in _sources(info, package):
+            if flaw := bytecode_flaw(file):
+                yield {**flaw, "package": package, "version": version}
         return
     folder = str(info.parent)
     for line in _text(info / "RECORD").splitlines():
@@ -352,10 +356,22 @@ def _altered(info: Path) -> Iterator[dict[str, Any]]:
         if not (is_source or ".so" in name) or name.startswith(("..", '"')):
             continue
         wanted, _, size = rest.partition(",")
-        if how := _flaw(folder, name, wanted, size, listed_s, all_of=package in _HASHED):
+        all_of = package in _HASHED
+        how = None if is_rewritten else _flaw(folder, name, wanted, size, listed_s, all_of=all_of)
+        if how:
             yield {"file": f"{folder}/{name}", "package": package, "version": version, "how": how}
         elif is_source and (flaw := bytecode_flaw(f"{folder}/{name}")):
             yield {**flaw, "package": package, "version": version}
+
+
+def _sources(info: Path, package: str) -> Iterator[str]:
+    """The Python sources of a package that has no list of its files."""
+    for name in _text(info / "top_level.txt").split() or [package]:
+        yield f"{info.parent}/{name}.py"
+        found = ((folder, each) for folder, _, names in os.walk(info.parent / name)
+                 for each in names if each.endswith(".py"))  # fmt: skip
+        for folder, each in islice(found, _MOST_SOURCES):
+            yield f"{folder}/{each}"
 
 
 def _flaw(

@@ -43,7 +43,8 @@ _LARGE_BYTES = 100_000
 # one is, and a variable.
 _BESIDE = "yoked_beside"
 _OF_BESIDE = """import os, sys
-print(os.getppid(), len(sys.argv), len(sys.argv[-1]), len(os.environ.get("YOKED_LARGE", "")))
+print("\\nbeside", os.getppid(), len(sys.argv), len(sys.argv[-1]),
+      len(os.environ.get("YOKED_LARGE", "")))
 """
 _SCRIPT_BYTES = 65_536
 _MODULES = ("bz2", "ctypes", "lzma", "sqlite3", "ssl", "uuid", "zlib")
@@ -131,6 +132,9 @@ def _program() -> None:
         raise UntriedError
     large = "x" * _LARGE_BYTES
     with folder_for_files(folders()["tmp"]) as folder:
+        if os.pathsep in str(folder):
+            # As PYTHONPATH it would be two.
+            raise UntriedError
         (folder / f"{_BESIDE}.py").write_text(_OF_BESIDE, encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", _BESIDE, "two words", large],
@@ -151,8 +155,10 @@ def _program() -> None:
     require(process.returncode == 0, words, **blame)
     # Where it was started past a script, it has none of the script's options.
     require("by" not in blame, "it takes no notice of PYTHONPATH", **blame)
-    # A start file may print before it.
-    parent, *given = (int(each) for each in out.split()[-4:])
+    # Start files may print, too.
+    line = next((each for each in out.splitlines() if each.startswith(b"beside ")), b"")
+    require(line, "it prints nothing", **blame)
+    parent, *given = (int(each) for each in line.split()[1:])
     arguments, variable = given[:2] == [3, len(large)], given[2:] == [len(large)]
     require(arguments, "it does not get the arguments that it is given", **blame)
     require(variable, "it does not get the variables that it is given", **blame)

@@ -924,6 +924,7 @@ CASES = (
     Case("torch-import", lambda: fails(
         "AttributeError: module 'torch.x' has no attribute 'y'", altered=[{**FLAW, "how": "empty"}],
         blame={"file": "/v/site-packages/torch/__init__.py", "package": "torch"})),
+    Case("torch-import", lambda: fails("ValueError: bad marshal data (unknown type code)")),
     Case("torch-import", lambda: fails(
         "EOFError: marshal data too short", altered=[{**FLAW, "how": "cut"}],
         blame={"file": "/v/site-packages/torch/__init__.py", "package": "torch"})),

@@ -172,6 +172,9 @@ def test_bytecode_that_was_cut_short_is_told(packages: Path) -> None:
     for torn in (whole[:40] + bytes(len(whole) - 40), (whole[:40] * 99)[:1024]):
         compiled.write_bytes(torn)
         assert altered(packages) == [(compiled.name, "torch", "cut")]
+    record = packages / "torch-2.13.0.dist-info" / "RECORD"
+    record.rename(record.with_name("OTHER"))
+    assert altered(packages) == [(compiled.name, "torch", "cut")]
 
     # Python makes these anew.
     compiled.write_bytes(whole[:8] + bytes(504))

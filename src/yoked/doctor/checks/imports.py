@@ -161,7 +161,24 @@ def _cause(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...]]:
         return f"; it was at {listed(files)}, which it reads whenever it starts", tuple(aside)
     if home := mapping(at(told, "culprits", "home")):
         return f"; {other_library(home)}", (name_home(host.name, str(told.get("python"))),)
+    if "marshal data" in error_of(host):
+        return _cut_bytecode(host)
     return _broken_part(seen, host)
+
+
+def _cut_bytecode(host: HostSeen) -> tuple[str, tuple[Fix, ...]]:
+    told = mapping(host.torch)
+    cut = [str(each["file"]) for each in told.get("altered") or () if each["how"] == "cut"]
+    if cut:
+        return f"; {listed(cut)} was cut short", (remove_files(host.name, cut),)
+    return "; bytecode was cut short", (
+        by_hand(
+            host.name,
+            "find \"$({python} -c 'import os; print(os.path.dirname(os.__file__))')\" "
+            "-name '*.pyc' -delete    Python makes them anew",
+            python=str(told.get("python")),
+        ),
+    )
 
 
 def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...]]:
@@ -173,9 +190,6 @@ def _broken_part(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...
         return f"; {listed(map(library_words, foreign))}", tuple(mends)
     if refused := mapping(blame.get("barred")):
         return f"; {refusal(refused)}", (let_use(host.name, refused),)
-    cut = [str(each["file"]) for each in told.get("altered") or () if each["how"] == "cut"]
-    if cut and "marshal data" in error_of(host):
-        return f"; {listed(cut)} was cut short", (remove_files(host.name, cut),)
     package, missing, file = (blame.get(each) for each in ("package", "missing", "file"))
     library = _LIBRARY.search(error_of(host))
     if blame.get("of_python") and library and not missing:
