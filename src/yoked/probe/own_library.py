@@ -63,9 +63,15 @@ def library() -> tuple[dict[str, Any], list[dict[str, Any]]]:
             younger.append(name)
         if name.endswith(".py") and (flaw := bytecode_flaw(file)):
             flaws.append({**flaw, "package": None, "version": None})
-    build = hashlib.sha256(sys.version.encode()).hexdigest()[:8]
-    told = {"build": build, "home": home, "files": marks, "younger": younger[:_MOST_YOUNGER]}
+    told = {"build": _build(home), "home": home, "files": marks, "younger": younger[:_MOST_YOUNGER]}
     return told, flaws
+
+
+def _build(home: str) -> str:
+    """A mark of the build of this Python, whose library lies there."""
+    # Nix and Guix give one version other paths with each of their releases, and name the same time.
+    place = home if home.startswith(("/nix/store/", "/gnu/store/")) else ""
+    return hashlib.sha256(f"{sys.version}{place}".encode()).hexdigest()[:8]
 
 
 def _files(folder: str, below: str) -> Iterator[tuple[str, str]]:

@@ -188,6 +188,10 @@ def test_files_of_python_itself_have_marks_without_their_comments(tmp_path: Path
     assert {"statistics.py", "multiprocessing/reduction.py"} <= set(library["files"])
     assert library["home"] == f"{Path(os.__file__).parent}/"
 
+    first, second = (own_library._build(f"/nix/store/{each}/lib/python3.11/") for each in "ab")
+    assert first != second
+    assert own_library._build("/usr/lib/python3.11/") == own_library._build("/opt/lib/python3.11/")
+
     source = tmp_path / "source.py"
     texts = ("a = 1\n", "a = 1\n# Read it.\n", "a = 1\n  # Read it.\nbreakpoint()\n")
     marks = [own_library._mark(str(source)) for text in texts if source.write_text(text)]
