@@ -321,8 +321,6 @@ class HostProbe:
         self._modules = profile.modules
         if "error" not in found:
             self.trials[profile.how] = RankProbe(self, found["python"], profile.how, self._modules)
-            first = RankProbe(self, found["python"], profile.how, profile.modules)
-            self.trials[profile.how] = first
         return found
 
     def _begin_acts(self, modules: Sequence[str]) -> None:

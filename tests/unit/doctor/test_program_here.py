@@ -52,6 +52,8 @@ def test_links_beside_the_program_or_named_by_it_are_told_and_where_dead_ones_le
 
     assert sorted(found.links) == ["1.pt", "deep/my_files", "here", "loop"]
     assert found.asks["links"] == {"/mnt/gone/1.pt": "1.pt"}
+
+
 def test_modules_of_python_itself_are_those_that_are_imported_whenever_it_runs(
     folder: Path,
 ) -> None:
