@@ -33,6 +33,8 @@ from yoked.text import plain
 # What answers at once: a host that takes longer is as good as gone.
 DEADLINE_S = 30.0
 CLOSE_S = 5.0
+# How often something is said: an sshd may close sessions that are silent (ChannelTimeout).
+_BEAT_S = 10.0
 # Parts that wait for a reader who is slower than the host: then the host has to wait.
 _WAITING_PARTS = 64
 
@@ -117,6 +119,8 @@ class AgentClient:
         self._broken = ""
         self._reader = threading.Thread(target=self._read, name=f"agent-{host}", daemon=True)
         self._reader.start()
+        self._gone = threading.Event()
+        threading.Thread(target=self._beat, name=f"beat-{host}", daemon=True).start()
 
     def call(
         self, name: str, *, data: bytes = b"", timeout_s: float = DEADLINE_S, **args: Any
@@ -154,6 +158,7 @@ class AgentClient:
 
         patience_s: how long its end may take, until the way to it is cut.
         """
+        self._gone.set()
         for pending in list(self._pending.values()):
             pending.end()
         # What is being sent may take minutes: it is cut off with the way.
@@ -228,6 +233,14 @@ class AgentClient:
 
     def _unfit(self, name: str, why: str) -> YokedError:
         return fault("odd-answer", host=self.host, name=name, why=plain(why))
+
+    def _beat(self) -> None:
+        """Cancel a call that there never is: every agent passes that over."""
+        while not self._gone.wait(_BEAT_S):
+            with self._lock:
+                if self._ended:
+                    return
+                self._write({"cancel": 0})
 
     def _read(self) -> None:
         at_end = False

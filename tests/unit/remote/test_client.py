@@ -16,6 +16,7 @@ import pytest
 from tests.failures import raises_fault
 
 from yoked.errors import FleetError, HostError, JobError, YokedError
+from yoked.remote import client
 from yoked.remote.client import AgentClient, RemoteBug, host_wrote, remote_error
 
 # Says what is in each file after another line from the controller, and goes on listening.
@@ -255,3 +256,20 @@ def test_what_a_hosts_program_wrote_in_another_form_names_the_host(use: Any) -> 
         host_wrote("attic", "its result"),
     ):
         use()
+
+
+def test_a_connection_that_nobody_asks_anything_of_is_never_silent_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "_BEAT_S", 0.02)
+    heard = "import sys; sys.stdin.buffer.readline(); sys.stdin.buffer.readline()"
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", heard],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+    with AgentClient("attic", process, lambda: HostError("attic: cut off")):
+        # It ends when it has heard two messages.
+        assert process.wait(PATIENCE_S) == 0
