@@ -151,6 +151,213 @@ def _without_home(seen: Examination, host: str, value: object) -> str | None:
     return None if value is None else str(value).replace(home, "~")
 
 
+def _files(seen: Examination) -> Iterator[Match]:
+    here = mapping(at(seen.controller, "asks", "here"))
+    homes = {str(host.facts.get("home") or "~") for host in seen.up}
+    data = str(seen.need.folders.get("data"))
+    # What --data names is compared file by file.
+    compared = {data, *(data.replace("~", home, 1) for home in homes)}
+    for name, place in _asked(seen, "reads", "reads_below"):
+        if name in compared:
+            continue
+        told = _told(seen, "files", name)
+        missing = [host for host, own in told.items() if own["kind"] == "missing"]
+        shut = [host for host, own in told.items() if own["kind"] == "unreadable"]
+        has = {host: own for host, own in told.items() if host not in (*missing, *shut)}
+        if missing and (has or name in here):
+            others = list(has) or ["this machine"]
+            # The few are to mend: one host alone may have what an earlier run left.
+            is_few = 0 < len(has) < len(missing)
+            yield Match(
+                list(has) if is_few else missing if has else (),
+                *(_taken_away(name, has, missing) if is_few else _brought(name, has, missing)),
+                how="alone" if is_few else "missing",
+                name=name,
+                place=place,
+                where=listed(missing),
+                besides=_besides(others),
+                others=listed(others),
+            )
+        if shut:
+            reasons = {str(told[host].get("problem")) for host in shut}
+            yield Match(
+                shut,
+                *(by_hand(host, "ls -ld {path}", path=path_word(name)) for host in shut),
+                how="unreadable",
+                name=name,
+                place=place,
+                where=listed(shut),
+                besides=f" ({listed(sorted(reasons))})",
+            )
+        is_whole = name in mapping(at(seen.controller, "asks", "reads"))
+        if is_whole and not name.startswith(_OF_A_SYSTEM):
+            yield from _other(name, place, has)
+
+
+def _other(name: str, place: str, has: _Told) -> Iterator[Match]:
+    """A file or a folder that is there on several hosts, and not the same."""
+    odd = _odd({host: _known_by(own) for host, own in has.items()})
+    if odd:
+        usual = [host for host in has if host not in odd] or list(has)
+        model = has[usual[0]]
+        # Of two nobody knows which is meant.
+        others = [host for host in odd if host != usual[0]]
+        shown = [f"{_as_found(own, model)} on {host}" for host, own in has.items()]
+        ref = _HUB_REF.fullmatch(name)
+        yield Match(
+            odd,
+            *(_fetched(ref, odd) if ref else _brought(name, usual[:1], others)),
+            how="other",
+            name=name,
+            place=place,
+            described=listed(shown),
+        )
+
+
+def _fetched(ref: re.Match[str], hosts: Iterable[str]) -> Iterator[Fix]:
+    """A repository of a hub, of which hosts have different revisions."""
+    is_model = ref[2] == "model"
+    kind = shell_line("") if is_model else shell_line("--repo-type {kind} ", kind=ref[2])
+    for host in hosts:
+        yield by_hand(
+            host,
+            "hf download {kind}{name}    fetches the newest where that host has an older one; or "
+            "copy {folder} there; in the program, name the revision that is meant",
+            kind=kind,
+            name=ref[3].replace("--", "/"),
+            folder=path_word(ref[1]),
+        )
+
+
+def _known_by(own: Mapping[str, Any]) -> object:
+    entries = tuple(sorted(mapping(own.get("entries")).items()))
+    return own["kind"], own.get("digest") or own.get("size"), own.get("count"), entries
+
+
+def _as_found(own: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """A file in words; of a folder, what it has otherwise than the model."""
+    kind = own["kind"]
+    if kind == "file":
+        if own.get("begins"):
+            return f"`{own['begins']}`"
+        content = f", content {str(own['digest'])[:8]}" if own.get("digest") else ""
+        return f"{format_bytes(own.get('size') or 0)}{content}"
+    if kind != "folder" or own == model or model["kind"] != "folder":
+        return plural(own.get("count") or 0, "name") if kind == "folder" else "no file"
+    mine, theirs = mapping(own.get("entries")), mapping(model.get("entries"))
+    parts = [
+        (word, [each for each in sorted({*mine, *theirs}) if holds(each)])
+        for word, holds in (
+            ("without {}", lambda each: each not in mine),
+            ("with {} besides", lambda each: each not in theirs),
+            ("with another {}", lambda each: each in mine and each in theirs
+             and mine[each] != theirs[each]),
+        )
+    ]  # fmt: skip
+    words = [word.replace("{}", _first(names)) for word, names in parts if names]
+    return f"{plural(own.get('count') or 0, 'name')} ({listed(words)})"
+
+
+def _first(names: list[str]) -> str:
+    more = [plural(len(names) - _SHOWN, "other")] if len(names) > _SHOWN else []
+    return listed([*names[:_SHOWN], *more])
+
+
+def _taken_away(name: str, has: Iterable[str], lacking: Iterable[str]) -> Iterator[Fix]:
+    for host in has:
+        yield by_hand(
+            host,
+            "move {path} away there, where it is left from an earlier run; or copy it to {others}",
+            path=path_word(name),
+            others=joined(" and ", list(lacking)),
+        )
+
+
+def _brought(name: str, has: Iterable[str], lacking: Iterable[str]) -> Iterator[Fix]:
+    source = next(iter(has), None)
+    for host in lacking:
+        if source is None:
+            yield by_hand("", "copy {path} to {host}", path=path_word(name), host=host)
+        else:
+            yield by_hand(
+                host,
+                "bring {path} there as it is on {source}, if that is as it is meant",
+                path=path_word(name),
+                source=source,
+            )
+
+
+def _above(seen: Examination) -> Iterator[Match]:
+    for name, place in _asked(seen, "above"):
+        told = _told(seen, "above", name)
+        odd = _odd({host: _known_by(own) for host, own in told.items()})
+        if not odd:
+            continue
+        shown = [
+            f"missing on {host}" if own["kind"] == "missing"
+            else f"{own.get('path')} ({_as_found(own, own)}) on {host}"
+            for host, own in told.items()
+        ]  # fmt: skip
+        yield Match(
+            odd,
+            by_hand(
+                "",
+                "put a {name} of its own into the program's folder, which then travels and is "
+                "found first; or remove the others",
+                name=name,
+            ),
+            how="above",
+            name=name,
+            place=place,
+            described=listed(shown),
+        )
+
+
+def _written(seen: Examination) -> Iterator[Match]:
+    makes = mapping(at(seen.controller, "asks", "rewrites"))
+    for name, place in _asked(seen, "writes", "rewrites"):
+        told = _told(seen, "writes", name)
+        bad = {
+            host: own for host, own in told.items() if own["problem"] is not None
+            and not (own["problem"] == "ENOENT" and name in makes)
+        }  # fmt: skip
+        # A folder that is nowhere may be one of a machine that is not of the fleet.
+        if bad and (len(bad) < len(told) or name not in makes):
+            words = [
+                f"{_WORDS.get(own['problem'], own['problem'])} on {host}"
+                f"{_of_whom(own)}" for host, own in bad.items()
+            ]  # fmt: skip
+            yield Match(
+                list(bad),
+                *(
+                    by_hand(host, "ls -ld {path}    shows whose it is; move it away, or have the "
+                            "program write below its own folder", path=path_word(name))
+                    for host in bad
+                ),
+                how="writes",
+                name=name,
+                place=place,
+                described=listed(words),
+            )  # fmt: skip
+    for name, place in _asked(seen, "creates"):
+        there = [host for host, own in _told(seen, "creates", name).items()
+                 if own["kind"] != "missing"]  # fmt: skip
+        if there:
+            yield Match(
+                there,
+                *(by_hand(host, "rm {path}    once no program there uses it: `fuser -v {path}`",
+                          path=path_word(name)) for host in there),
+                how="creates",
+                name=name,
+                place=place,
+                where=listed(there),
+            )  # fmt: skip
+
+
+def _of_whom(own: Mapping[str, Any]) -> str:
+    return f" (it belongs to {own['owner']})" if own.get("owner") else ""
+
+
 def _lacking(seen: Examination) -> Iterator[Match]:
     for kind in ("programs", "libraries"):
         for name, place in asked(seen, kind):
