@@ -42,6 +42,7 @@ PARTS = {
     "tunnels": "tunnels",
     "traffic": "traffic",
     "writers": "writers",
+    "enders": "enders",
     "compiler": "environ",
     "kernel": "limits",
     "clock": "clock",

@@ -156,7 +156,7 @@ def _unusual() -> Iterator[str]:
 def _pam_lines(item: str, value: int) -> Iterator[dict[str, Any]]:
     """The lines of limits.conf that give an item a value."""
     sets = re.compile(rf"\s*[^#\s]\S*\s+\S+\s+{item}\s+{value}\s*(?:#.*)?")
-    for path in _matching(_PAM_LIMITS):
+    for path in matching(_PAM_LIMITS):
         for number, line in enumerate(text(path).splitlines(), start=1):
             if sets.fullmatch(line):
                 yield {"file": str(path), "line": number}
@@ -191,19 +191,20 @@ def _contents() -> Iterator[tuple[Path, str]]:
 
 
 def _start_files() -> Iterator[Path]:
-    yield from _matching((*_FILES, *_sshd_files()))
+    yield from matching((*_FILES, *sshd_files()))
     for conda in (os.environ.get("CONDA_PREFIX"), os.environ.get("CONDA_PREFIX_1")):
         if conda:
             yield from sorted(Path(conda, "etc/conda/activate.d").glob("*"))
 
 
-def _matching(names: Iterable[str]) -> Iterator[Path]:
+def matching(names: Iterable[str]) -> Iterator[Path]:
+    """Files of these names, which may end with a pattern."""
     for name in names:
         path = Path(name).expanduser()
         yield from sorted(path.parent.glob(path.name)) if "*" in name else [path]
 
 
-def _sshd_files() -> Iterator[str]:
+def sshd_files() -> Iterator[str]:
     """The settings of the sshd that this agent came in by, where it was told of other ones."""
     pid: int | None = os.getpid()
     for _ in range(10):

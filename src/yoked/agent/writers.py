@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yoked.agent.ask import text
 from yoked.agent.listeners import socket_inodes
@@ -70,17 +70,12 @@ def probe_writers(proc: Path = _PROC) -> dict[str, Any] | None:
     names = {path.parent: text(path) for path in proc.glob("[0-9]*/comm")}
     # Who hides processes of others hides the first one too.
     managers = sorted(_MANAGERS & {*names.values()}) if proc / "1" in names else None
-    own = str(os.getpid())
     here = _network(proc / "self")
-    scripts = (
-        path
-        for path, name in names.items()
-        # In a container it changes the network of that.
-        if _INTERPRETER.fullmatch(name) and path.name != own and _network(path) in (here, "")
-    )
+    # In a container it changes the network of that.
+    found = [each for each in scripts(proc) if _network(each.process) in (here, "")]
     return {
         "managers": managers,
-        "loops": list(filter(None, map(_loop, sorted(scripts)))),
+        "loops": list(filter(None, map(_loop, found))),
         "raw": _raw(proc, names),
     }
 
@@ -109,50 +104,81 @@ def _inodes(table: str) -> set[str]:
 
 def _network(process: Path) -> str:
     """Which network a process is in; empty: it is not ours to ask."""
+    return _link(process / "ns/net")
+
+
+def _link(path: Path) -> str:
     try:
-        return str((process / "ns/net").readlink())
+        return str(path.readlink())
     except OSError:
         return ""
 
 
-def _loop(process: Path) -> dict[str, Any] | None:
-    """A script that goes on changing the network; None: it is none, or cannot be read."""
-    try:
-        words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    except OSError:
-        return None
-    argv = [os.fsdecode(word) for word in words]
-    program = _program(process, argv)
-    if not _GOES_ON.search(program):
-        return None
-    found = dict(_changes(program))
+class Script(NamedTuple):
+    """A script that runs. command: its words; file: where it lies, empty: in these words."""
+
+    process: Path
+    command: str
+    file: str
+    text: str
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it does by its own text."""
+        return _GOES_ON.search(self.text) is not None
+
+
+def scripts(proc: Path = _PROC) -> Iterator[Script]:
+    """What interpreters run on this host, as far as it can be read."""
+    own = str(os.getpid())
+    for process in sorted(proc.glob("[0-9]*")):
+        try:
+            words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        except OSError:
+            continue
+        argv = [os.fsdecode(word) for word in words]
+        # The kernel calls a script that is started by its own name as its file is called.
+        names = (text(process / "comm"), os.path.basename(argv[0]).lstrip("-"))  # noqa: PTH119
+        interpreter = next(filter(_INTERPRETER.fullmatch, names), None)
+        if interpreter is None or process.name == own:
+            continue
+        file, program = _program(process, interpreter, argv)
+        if file and not file.startswith("/"):
+            file = os.path.join(_link(process / "cwd"), file)  # noqa: PTH118 - of another process
+        if program:
+            yield Script(process, " ".join(argv)[:_LONGEST], file, program)
+
+
+def _loop(script: Script) -> dict[str, Any] | None:
+    """A script that goes on changing the network; None: it is none."""
+    found = dict(_changes(script.text)) if script.goes_on else {}
     if not found:
         return None
     return {
-        "pid": int(process.name),
-        "command": " ".join(argv)[:_LONGEST],
+        "pid": int(script.process.name),
+        "command": script.command,
         "changes": list(found),
         "words": next(iter(found.values()))[:_LONGEST],
     }
 
 
-def _program(process: Path, argv: list[str]) -> str:
-    """The text that an interpreter runs; empty where it cannot be read."""
-    interpreter = text(process / "comm")
+def _program(process: Path, interpreter: str, argv: list[str]) -> tuple[str, str]:
+    """(file, text) of what an interpreter runs; empty where it cannot be read."""
     if interpreter == "watch":
-        return f"watch {' '.join(argv[1:])}"
+        return "", f"watch {' '.join(argv[1:])}"
     in_words = f"-[a-z]*{_IN_WORDS.get(interpreter, 'c')}"
     for place, word in enumerate(argv[1:], start=1):
         if word == "-m":
-            return ""
+            break
         if re.fullmatch(in_words, word):
-            return " ".join(argv[place + 1 : place + 2])
+            return "", " ".join(argv[place + 1 : place + 2])
         if not word.startswith("-"):
-            return _read(process / "cwd" / word)
-    return ""
+            return word, read_script(process / "cwd" / word)
+    return "", ""
 
 
-def _read(path: Path) -> str:
+def read_script(path: Path) -> str:
+    """What a file says; empty where it cannot be read, or is no script."""
     try:
         # Programs in an archive are no scripts.
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:

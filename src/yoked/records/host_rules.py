@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from yoked.records.asked_rules import ASKED
+from yoked.records.ender_rules import ENDERS, LEFT_ALONE
 from yoked.records.network_rules import BROADCAST, TUNNELS
 from yoked.records.rules import (
     OddError,
@@ -393,6 +394,9 @@ HEALTH = fields(
         "broadcasts": BROADCAST,
         "tunnels": TUNNELS,
         # Programs that change the network while they run.
+        # What ends programs or sessions there: see yoked.agent.enders.
+        "enders": ENDERS,
+        "left_alone": LEFT_ALONE,
         "writers": fields(
             {
                 "managers": each(word),

@@ -54,7 +54,7 @@ def test_files_that_a_start_file_reads_are_read_too(own: Path) -> None:
 
 def test_settings_of_the_ssh_server_count(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "sshd_config").write_text("Port 22\nSetEnv PYTHONHASHSEED=random0\n")
-    monkeypatch.setattr(startfiles, "_sshd_files", lambda: [str(own / "sshd_config")])
+    monkeypatch.setattr(startfiles, "sshd_files", lambda: [str(own / "sshd_config")])
 
     found = places_of(["PYTHONHASHSEED"])
 
