@@ -1,9 +1,10 @@
-"""What the zipapp runs: `serve` over standard streams, or `supervise` a job's folder."""
+"""What the zipapp runs: `serve` over standard streams, `supervise` a job's folder, or `stand`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +31,7 @@ def serve_standard_streams(source: BinaryIO, token: str) -> None:
     sink.write(f"{GREETING} {token}\n".encode())
     sink.flush()
     _spare_addresses()
+    _outlive_signals()
     Server(source, sink, HANDLERS).serve()
 
 
@@ -44,6 +46,15 @@ def _spare_addresses() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+def _outlive_signals() -> None:
+    """Live on where somebody signals all programs of Python; the end of our stream ends us."""
+    for name in ("SIGHUP", "SIGUSR1", "SIGUSR2"):
+        number = getattr(signal, name)
+        # What is started has them as usual again: a handler does not outlast an exec.
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda *_: None)
+
+
 def main(argv: list[str]) -> int:
     """Run the part that the first argument names; returns the exit status."""
     part, *rest = argv
@@ -51,6 +62,10 @@ def main(argv: list[str]) -> int:
         from yoked.agent.supervisor import supervise
 
         return supervise(Path(rest[0]))
+    if part == "stand":
+        from yoked.agent.leftalone import stand
+
+        return stand(int(rest[0]))
     serve_standard_streams(sys.stdin.buffer, rest[0])
     return 0
 

@@ -61,6 +61,7 @@ MODULES = {
     "culprits": "culprits",
     "start_files": "startfiles",
     "small_launch": "smalllaunch",
+    "left_alone": "leftalone",
     "trial": "trials",
     "trial_go": "trials",
     "watch": "watch",

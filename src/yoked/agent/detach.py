@@ -13,7 +13,8 @@ import yoked
 from yoked.agent.ask import lingers
 from yoked.agent.jobfolder import JobFolder
 
-_BECOME = (
+# The code of this very agent, of which the words behind it name a part.
+BECOME = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from yoked.agent.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )
@@ -22,7 +23,7 @@ _BECOME = (
 def supervisor_argv(folder: Path) -> list[str]:
     """This very agent's code, by the interpreter that runs it, as a supervisor."""
     root = str(Path(yoked.__file__).parent.parent)
-    return [sys.executable, "-E", "-s", "-S", "-c", _BECOME, root, "supervise", str(folder)]
+    return [sys.executable, "-E", "-s", "-S", "-c", BECOME, root, "supervise", str(folder)]
 
 
 def detached_argv(argv: Sequence[str], unit: str, *, scope: bool) -> list[str]:

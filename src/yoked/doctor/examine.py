@@ -29,6 +29,9 @@ from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure,
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
 from yoked.doctor.package_asks import with_places
 from yoked.doctor.program import ProgramHere, program_here
+from yoked.doctor.host_probes import HostProbes, Lend
+from yoked.doctor.profile import ProbeProfile
+from yoked.doctor.program import ProgramHere, program_here, sources_of
 from yoked.doctor.rank_probes import How
 from yoked.doctor.sshtry import ssh_here, way_to
 from yoked.doctor.wants import to_hosts
@@ -73,6 +76,8 @@ def look(
         standard=program.standard,
         asks=to_hosts(program.asks),
     )
+    sources = {} if quick else sources_of(program.own)
+    profile = ProbeProfile(first, sudo, modules, to_hosts(program.asks), sources)
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
         # While ssh has just asked for them.

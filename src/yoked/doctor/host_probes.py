@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
+from yoked.doctor.afterwards import enders_of, with_ender
 from yoked.doctor.dials import RENDEZVOUS_PORT
 from yoked.doctor.package_asks import with_asks
+from yoked.doctor.profile import ProbeProfile
 from yoked.doctor.rank_probes import KILLED, How, RankProbe, SilentHostError
 from yoked.doctor.sshfailure import lost
 from yoked.doctor.sshinside import SLOW_S, heard, with_reason
@@ -96,6 +97,8 @@ class HostProbe:
         self._culprits: Mapping[str, Any] | None = None
         self._start_files: dict[str, Mapping[str, Any]] = {}
         self._last: Sight | None = None
+        self._left_alone: Mapping[str, Any] = {}
+        self._enders: Mapping[str, Any] = {}
         self._line = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, Future[Any]] = {}
 
@@ -111,6 +114,9 @@ class HostProbe:
         self._ask_later("facts", self.ask, "facts")
         files = "leave" if profile.looks_twice else None
         self._ask_later("sight", look_at, self.call, files, _CALL_S)
+        if profile.looks_twice:
+            # For as long as possible.
+            self._ask_later("left", self.ask, "left_alone", do="begin", sources=profile.sources)
 
     def begin_health(
         self, names: Sequence[str], addresses: Sequence[str], profile: ProbeProfile
@@ -261,6 +267,8 @@ class HostProbe:
             health = with_changes(health, first, self._last)
         if "launch" in self._waiting and (launch := self._waiting["launch"].result()):
             health["launch"] = launch
+        if self._left_alone:
+            health["left_alone"] = self._left_alone
         odd = list(self.client.odd)
         torch = reread(TORCH, "torch", self._torch(), odd, None)
         if gone := [each.failed for each in self.trials.values() if each.is_lost and each.failed]:
@@ -285,7 +293,8 @@ class HostProbe:
     def _failure(self, health: Mapping[str, Any]) -> SshFailure | None:
         """Why nothing that was seen counts; None: it does."""
         if self.client.ended_s is not None:
-            return lost(self.client.why_ended(), self.client.ended_s - self._began_s)
+            after_s = self.client.ended_s - self._began_s
+            return with_ender(lost(self.client.why_ended(), after_s), self._enders)
         # Facts and interfaces are asked first; who is suspended after them says no more.
         if health or self.found_python:
             return None
@@ -314,6 +323,12 @@ class HostProbe:
         # Links and addresses too; who does not answer now has told the rest.
         with contextlib.suppress(YokedError):
             self.interfaces_later = self.call("interfaces", timeout_s=_LAST_S)
+            self._left_alone = self.call("left_alone", do="end", timeout_s=_LAST_S)
+
+    def ask_after(self, agent: Callable[[Host, int], AgentClient]) -> None:
+        """Where its connection has ended, see by another agent what may have done that."""
+        if self.client.ended_s is not None:
+            self._enders = enders_of(lambda: agent(self.host, _PATIENCE_S))
 
     def _begin_trial(self, need: Need, profile: ProbeProfile) -> dict[str, Any]:
         """The interpreter that would train, and its first trial; or why there is none."""
@@ -469,6 +484,7 @@ class HostProbes:
         """See what has changed on the hosts since the beginning, where there was time for it."""
         if self._profile.looks_twice:
             list(self._pool.map(HostProbe.look_again, self.here.values()))
+            list(self._pool.map(lambda each: each.ask_after(self._agent), self.here.values()))
 
     def close(self) -> None:
         """End all probes, that of a host that is only arriving too."""

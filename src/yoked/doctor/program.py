@@ -28,6 +28,8 @@ from yoked.fleet.variables import carried
 _MOST_FILES, _MOST_BYTES, _MOST_MODULES = 200, 200_000, 32
 # Of names that are looked at, for what is odd in them, and of those that are told.
 _MOST_NAMES, _MOST_ODD, _MOST_NAMED = 10_000, 20, 100
+# Of its sources that are left on hosts for the time of a look.
+_LEFT_BYTES = 65_536
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(.+))", re.MULTILINE
 )
@@ -287,6 +289,25 @@ def _extensions(used: Mapping[str, str]) -> list[str]:
     texts = [text for text in used.values() if _BUILDS.search(text)]
     quoted = {each for text in texts for each in _QUOTED.findall(text)}
     return sorted({part for each in quoted for part in each.split("/") if part.isidentifier()})
+
+
+def sources_of(names: Iterable[str]) -> dict[str, str]:
+    """The largest of these files that have room together, by their last names."""
+    found: dict[str, str] = {}
+    room = _LEFT_BYTES
+    for path in sorted(map(Path, names), key=_size_of, reverse=True):
+        if 0 < (size := _size_of(path)) <= room and path.name not in found:
+            with contextlib.suppress(OSError, ValueError):
+                found[path.name] = path.read_text(encoding="utf-8")
+                room -= size
+    return found
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _odd(folder: Path) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from yoked.records.ender_rules import LEFT_ALONE
 from yoked.records.host_rules import (
     DIAL,
     FACTS,
@@ -78,6 +79,7 @@ RESULTS: Mapping[str, Rule] = {
     "culprits": CULPRITS,
     "start_files": START_FILES,
     "small_launch": LAUNCH,
+    "left_alone": LEFT_ALONE,
     "watch": complete(
         {
             "time_s": number,

@@ -146,7 +146,19 @@ RANK = {
 }
 WORDS = "as ssh has it"
 # What a cause names, where it names something.
+ROTATES = "/bin/sh /usr/local/sbin/rotate"
+REAPER = {
+    "pid": 108,
+    "command": "/bin/sh /usr/local/sbin/reap",
+    "file": "/usr/local/sbin/reap",
+    "line": 2,
+    "words": "for p in $(pgrep -P 1 python); do kill -9 $p; done",
+    "about": ["python", "orphans"],
+    "limit_bytes": None,
+}
 ABOUT = {
+    "ended-by": "/usr/local/sbin/portguard",
+    "timed-out": "/etc/ssh/sshd_config:3",
     "refused-key": f"SHA256:{'k' * 43}",
     "key-mode": "/home/ada/.ssh/id_ed25519",
     "passphrase": "/home/ada/.ssh/id_ed25519",
@@ -209,6 +221,14 @@ def unread(source: str | None) -> Examination:
 
 def at_torch(seen: Examination, name: str) -> Any:
     return seen.host(name).torch
+
+
+def ended(left: dict[str, Any], *programs: dict[str, Any]) -> Make:
+    """What became of what was left alone on garage, and who ends such there."""
+    found = {"programs": list(programs), "sessions": []}
+    return lambda: told(
+        told(home(), "garage", "health/left_alone", left), "garage", "health/enders", found
+    )
 
 
 CASES = (
@@ -990,6 +1010,28 @@ CASES = (
         "how": how, "command": {"file": "/home/ada/.bashrc", "line": 1, "words": words}}}),
         severity="warning")
       for how, words in (("waits", "flock 9"), ("blocks", "/usr/local/bin/prompt-info"))),
+    # what ends programs, takes files away, or closes sessions
+    Case("enders", ended({"killed": {"after_s": 4.2}}, REAPER)),
+    Case("enders", ended({"killed": {"after_s": 4.2}})),
+    Case("enders", ended({"signals": [
+        {"name": "SIGUSR1", "sender": {"pid": 9, "commands": ["pkill -USR1 python", ROTATES]}}]},
+        {**REAPER, "command": ROTATES, "about": ["python"]})),
+    *(Case("enders", ended({"signals": [{"name": "SIGTERM", "sender": {
+        "pid": pid, "commands": []}}]})) for pid in (0, 9)),
+    Case("enders", ended({}, REAPER), severity="warning"),
+    Case("enders", ended({}, {**REAPER, "pid": None, "command": ""}), severity="warning"),
+    Case("enders", ended({}, {**REAPER, "about": ["python", "memory"], "limit_bytes": 3 * 10**8}),
+         severity="warning"),
+    Case("enders", ended({"taken": [
+        {"path": f"/home/ada/.local/state/yoked/yoked-look-1/{name}.py", "how": how}
+        for name, how in (("common", "gone"), ("train", "empty"))], "takers": [
+        {**REAPER, "about": []}, {"pid": 9, "command": "clamonacc", "file": None, "line": 0,
+                                  "words": ""}]})),
+    Case("enders", ended({"taken": [
+        {"path": "/home/ada/.local/state/yoked/yoked-look-1/common.py", "how": "altered"}]})),
+    Case("enders", said("health/enders", {"programs": [], "sessions": [
+        {"file": "/etc/ssh/sshd_config", "line": 9, "words": "ChannelTimeout session:*=1",
+         "after_s": 1}]}), severity="warning"),
     # the last proof
     Case("world-failed", lambda: replace(home(), world=World(
         ok=False, took_s=3.0, said={"garage": "it was connecting"}, reason="no world"))),
@@ -1069,6 +1111,15 @@ def test_what_works_nowhere_is_told_where_torch_cannot_do_without(
 
     assert {each.hosts[0] for each in found} == told_on
     assert all("and not on" not in each.saw for each in found)
+
+
+def test_a_guard_of_memory_counts_by_its_limit_unless_something_was_killed() -> None:
+    guard = {**REAPER, "about": ["python", "memory"], "limit_bytes": 9 << 30}
+
+    assert findings_of(ended({}, guard)()) == ()
+    (found,) = findings_of(ended({"killed": {"after_s": 2.0}}, guard)())
+    assert found.severity == "error"
+    assert "/usr/local/sbin/reap, line 2," in found.saw
 
 
 def test_acts_that_fail_by_one_mount_are_one_finding() -> None:

@@ -100,6 +100,8 @@ class FakeAgent:
     asked_for_culprits: list[Mapping[str, Any]] = field(default_factory=list)
     looks: list[str | None] = field(default_factory=list)
     launches: int = 0
+    left: list[str] = field(default_factory=list)
+    enders: Mapping[str, Any] = field(default_factory=dict)
     rate: float = 1.0
     keeps: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -175,6 +177,8 @@ class FakeAgent:
     def _health(self, args: Mapping[str, Any]) -> dict[str, Any]:
         if args.get("parts") == ["virtual"]:
             return {"virtual": None}
+        if args.get("parts") == ["enders"]:
+            return {"enders": dict(self.enders)}
         shell = {"sources_noise": None}
         folders = {"cache": {"path": "/c", "writable": True, "error": None}}
         own = {"environment": dict(self.variables)} if self.variables else {}
@@ -183,6 +187,10 @@ class FakeAgent:
     def _small_launch(self, args: Mapping[str, Any]) -> dict[str, Any]:
         self.launches += 1
         return {"failed": "no bus"} if self.name == "beta" else {}
+
+    def _left_alone(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        self.left.append(args["do"])
+        return {"killed": {"after_s": 2.0}} if args["do"] == "end" and not self.keeps else {}
 
     def _watch(self, args: Mapping[str, Any]) -> dict[str, Any]:
         self.looks.append(args["files"])
@@ -479,6 +487,33 @@ def test_a_connection_that_ends_on_the_way_is_no_fault_of_torch_or_of_another_ho
     assert not found.keys() & {"torch-import", "world-failed"}
 
 
+@pytest.mark.parametrize(
+    ("enders", "cause", "words"),
+    [
+        ({"programs": [{"pid": 7, "command": "sh /usr/local/sbin/portguard", "about": ["listeners"],
+                        "file": "/usr/local/sbin/portguard", "line": 2, "words": "kill -9 $p"}]},
+         "ended-by", "/usr/local/sbin/portguard, line 2,"),
+        ({"sessions": [{"file": "/etc/ssh/sshd_config", "line": 3, "after_s": 1,
+                        "words": "ChannelTimeout session:*=1"}]},
+         "timed-out", "`ChannelTimeout session:*=1` (/etc/ssh/sshd_config, line 3)"),
+        # No look is silent for an hour.
+        ({"sessions": [{"file": "/etc/ssh/sshd_config", "line": 3, "after_s": 3600,
+                        "words": "ChannelTimeout session:*=1h"}]}, "ended", ""),
+    ],
+)  # fmt: skip
+def test_a_host_whose_connection_ended_is_asked_once_more_who_ends_such(
+    enders: dict[str, Any], cause: str, words: str
+) -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", says={"cut": ""}, enders=enders)
+
+    failure = examine(agents).host("beta").failure
+
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("other", cause)
+    assert words in failure.text
+
+
 def test_a_trial_whose_host_says_no_more_tells_nothing_of_torch() -> None:
     agents = fleet_of("alpha", "beta")
     agents["beta"] = FakeAgent("beta", says={"cut": "reset"})
@@ -671,6 +706,9 @@ def test_a_host_is_looked_at_twice_and_only_once_before_a_launch() -> None:
     assert agents["beta"].looks == ["leave", "look"]
     assert alone.looks == [None]
     assert (agents["beta"].launches, alone.launches) == (1, 0)
+    assert (agents["beta"].left, alone.left) == (["begin", "end"], [])
+    assert seen.host("beta").health["left_alone"] == {"killed": {"after_s": 2.0}}
+    assert "left_alone" not in seen.host("alpha").health
     assert seen.host("beta").health["launch"] == {"failed": "no bus"}
     assert "launch" not in seen.host("alpha").health
     health = seen.host("beta").health

@@ -328,6 +328,18 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             "restart, or the network; what was seen until then counts for nothing",
             SEE_LOG,
         ),
+        "ended-by": Cause(
+            "it may well have ended the agent of this look, and would end a run's launcher and "
+            "ranks; what was seen until then counts for nothing",
+            there("end it, or have it spare what a run starts: ps -ef | grep -F {about}"),
+        ),
+        "timed-out": Cause(
+            "what works in silence over ssh for as long is cut off, this look among it",
+            there(
+                "give {file}, line {line}, a longer time (ChannelTimeout session:*=1h), or take "
+                "it out; then {reload}"
+            ),
+        ),
         "closed": Cause(
             "it is on, and its sshd closes connections before a word is said: all places for "
             "logins taken (MaxStartups), /etc/hosts.deny, a ban of this address, or it is just "
