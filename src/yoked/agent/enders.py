@@ -26,7 +26,7 @@ _ENDS = re.compile(
     r"(?<![-\w.])(?<!docker )(?<!podman )(?<!systemctl )(?<!tmux )"
     r"(?:pkill|killall5?|skill|kill)\s+(?!-0\b|-l\b|-s\s*0\b|-L\b|-q?$)"
     r"|\bxargs\b.*\bkill\b|\bos\.kill(?:pg)?\(|\.(?:kill|terminate)\(\)|\bsend_signal\("
-    r"|\bfuser\b.*\s-\w*k"
+    r"|\bfuser\b.*\s-\w*k|\bloginctl\s+(?:terminate|kill)-"
 )
 # A pid file's, its own child, or itself.
 _OWN = re.compile(r"(?:\$\(|`)\s*(?:cat|head|<)\s|\$!|\$\$|\s%\d")
@@ -37,16 +37,26 @@ _AWK = re.compile(r"\bawk\b[^/|]*/([^/]+)/")
 _EQUALS = re.compile(r"(?:=|\bin)\s*(\^?python[\w.*]*)")
 _QUOTED = re.compile(r"[\"']\^?python[\d.*$]*[\"']")
 _LISTS = re.compile(r"\b(?:ps|top|ss|netstat|lsof|pgrep)\b")
+# By what they are: names, and whole commands, of programs that a run has.
+_OURS = {
+    "python": (
+        {"python", "python3", Path(sys.executable).name, Path(sys.executable).resolve().name},
+        {f"{sys.executable} -u train.py", "python3 -m yoked", "torchrun train.py"},
+    ),
+    "sessions": ({"sshd", "sshd-session"}, {"sshd: ada@notty", "sshd-session: ada@notty"}),
+}
 # Options of pgrep and pkill that have a value behind them.
 _VALUED = re.compile(r"-[uUPtgGsFr]|--(?:signal|parent|euid|uid|pidfile|older|ns)")
 _EXCLUDES = re.compile(r"(?:^|\s)-[a-zA-Z]*[voc]")
 _ALL = re.compile(r"\bprocess_iter\b|\bpids\(\)|\bnet_connections\b|/proc\b|\bpsutil\b")
 _ABOUT = {
+    "sessions": r"\bloginctl\b|\bwho\s+-\w*u|\bpts/|\bnotty\b",
+    "users": r"\b(?:pkill|killall|skill|pgrep)\b.*\s-[uU]\b",
     "orphans": r"-P\s*1\b|--ppid[ =]*1\b|\bPPid\b|\bppid\b.*[=q]\s*1\b|\bppid\(\)|\$2\s*==\s*1\b",
-    "listeners": r"\bss\b\s.*-\w*l|\bnetstat\b\s.*-\w*l|\bLISTEN\b|\blsof\b.*\s-i|"
+    "listeners": r"\b(?:ss|netstat)\b.*\s-\w*p|\blsof\b.*\s-\w*i|"
     r"\bfuser\b.*/tcp|\bnet_connections\b",
-    "memory": r"\brss\b|\bVmRSS\b|%mem\b|\bpmem\b|\bmemory_(?:info|percent)\b|\bMemAvailable\b|"
-    r"\bvirtual_memory\b|\bpss\b",
+    "memory": r"\brss\b|\bVmRSS\b|%mem\b|\bpmem\b|\bmemory_(?:info|percent)\b|\bpss\b",
+    "shortage": r"\bMemAvailable\b|\bMemFree\b|\bvirtual_memory\b|\bfree\s+-|\bpressure/memory\b",
     "cores": r"%cpu\b|\bpcpu\b|\bcpu_percent\b|\bloadavg\b",
     "GPUs": r"\bnvidia-smi\b.*compute-apps|/dev/nvidia",
     "age": r"\betimes?\b|\bcreate_time\b|--older\b",
@@ -88,7 +98,7 @@ def probe_enders(proc: Path = _PROC) -> dict[str, Any] | None:
             found.setdefault((told["file"], told["line"], told["words"]), own)
     for path, program in _comes_again():
         told = _ender(str(path), program)
-        if told and "python" in told["about"]:
+        if told and _OURS.keys() & set(told["about"]):
             found.setdefault((told["file"], told["line"], told["words"]), {**told, "pid": None})
     return {"programs": list(found.values())[:_MOST], "sessions": list(_sessions())}
 
@@ -117,15 +127,15 @@ def _ender(file: str, program: str) -> dict[str, Any] | None:
     if is_python and not _ALL.search(program):
         return None
     whole = "\n".join(lines)
-    named = [is_rank for line in lines for is_rank in _named(line)]
-    if is_python:
-        named += [True for line in program.splitlines() if _QUOTED.search(line)]
-    about = [name for name, words in _ABOUT.items() if re.search(words, whole, re.IGNORECASE)]
+    named = [kind for line in lines for kind in _named(line)]
+    if is_python and _QUOTED.search(program):
+        named.append("python")
     for number, line in enumerate(lines, start=1):
-        for own in _chosen(line):
+        for act, own in _chosen(line):
             # Where it names nobody itself, others have chosen before.
             chosen = own or named
-            of = ["python", *about] if chosen else about
+            reach = whole if chosen or is_python else _leading(lines, line, act)
+            of = list(dict.fromkeys([*filter(None, chosen), *_about(reach)]))
             if of and (any(chosen) or not chosen):
                 return {
                     "file": file or None,
@@ -137,13 +147,29 @@ def _ender(file: str, program: str) -> dict[str, Any] | None:
     return None
 
 
-def _chosen(line: str) -> Iterator[list[bool]]:
-    """For each signal that a line sends, as `_named` has it, by which names it chooses."""
+def _about(program: str) -> list[str]:
+    return [name for name, words in _ABOUT.items() if re.search(words, program, re.IGNORECASE)]
+
+
+def _leading(lines: list[str], line: str, act: str) -> str:
+    """The lines that tell what an act in a line is about: that one, and where its variables come
+    from; empty: it is about a child, or a pid file.
+    """
+    names = "|".join(re.findall(r"\$\{?([A-Za-z_]\w*)", act))
+    gives = re.compile(
+        rf"\b(?:{names})=|\bfor (?:{names}) in\b|\bread\b.*\b(?:{names})\b|\bdone\s*<"
+    )
+    found = [each for each in lines if each == line or (names and gives.search(each))]
+    return "" if any(map(_OWN.search, found)) else "\n".join(found)
+
+
+def _chosen(line: str) -> Iterator[tuple[str, list[str]]]:
+    """Each act of a line that signals, and as `_named` has it, by which names it chooses."""
     for sends in _ENDS.finditer(line):
         act = re.split("[;|&]", line[sends.start() :])[0]
         if not _OWN.search(act):
             # What finds programs by itself heeds no other.
-            yield list(_named(act if _BY_NAME.match(act) else line))
+            yield act, list(_named(act if _BY_NAME.match(act) else line))
 
 
 def _plain(line: str) -> str:
@@ -151,24 +177,22 @@ def _plain(line: str) -> str:
     return " ".join(re.sub(r"(^|\s)#.*", "", line).replace('"', " ").replace("'", " ").split())
 
 
-def _named(line: str) -> Iterator[bool]:
-    """Of each name by which a line chooses programs, whether a rank has it."""
+def _named(line: str) -> Iterator[str]:
+    """Of each name by which a line chooses programs, which of ours it means: as of `_meant`."""
     for tool, rest in _BY_NAME.findall(line):
         words = rest.split()
         options = {word for word in words if re.fullmatch(r"-[a-z]+", word)}
         by = {letter for word in options for letter in word[1:]}
-        names = _values(words)
-        if not names:
-            continue
-        exact = "x" in by or tool in ("killall", "pidof", "skill")
-        yield any(_is_rank(each, exact=exact, full="f" in by) for each in names)
+        if names := _values(words):
+            exact = "x" in by or tool in ("killall", "pidof", "skill")
+            yield _meant(names, exact=exact, full="f" in by)
     for names in _OF_PS.findall(line):
-        yield any(_is_rank(each, exact=True) for each in names.split(","))
+        yield _meant(names.split(","), exact=True)
     for rest in _GREP.findall(line):
         if _LISTS.search(line) and not _EXCLUDES.search(rest) and (names := _values(rest.split())):
-            yield any(_is_rank(each, full=True) for each in names[:1])
+            yield _meant(names[:1], full=True)
     for pattern in (*_AWK.findall(line), *_EQUALS.findall(line)):
-        yield _is_rank(pattern, full=True)
+        yield _meant([pattern], full=True)
 
 
 def _values(words: list[str]) -> list[str]:
@@ -181,16 +205,17 @@ def _values(words: list[str]) -> list[str]:
     return kept
 
 
-def _is_rank(pattern: str, *, exact: bool = False, full: bool = False) -> bool:
-    """Whether a name, or a whole command, that a rank could have is meant."""
-    executable = Path(sys.executable)
-    said = [f"{executable} -u train.py", "python3 -m yoked", "torchrun train.py"]
-    names = said if full else ["python", "python3", executable.name, executable.resolve().name]
-    try:
-        find = re.compile(pattern).fullmatch if exact else re.compile(pattern).search
-    except (re.error, RecursionError, OverflowError):
-        return False
-    return any(find(name) for name in names)
+def _meant(patterns: Iterable[str], *, exact: bool = False, full: bool = False) -> str:
+    """Which of our programs names, or whole commands, mean, as of `_OURS`; empty: none."""
+    for pattern in patterns:
+        try:
+            find = re.compile(pattern).fullmatch if exact else re.compile(pattern).search
+        except (re.error, RecursionError, OverflowError):
+            continue
+        for kind, (names, commands) in _OURS.items():
+            if any(map(find, commands if full else names)):
+                return kind
+    return ""
 
 
 def _limit(program: str) -> int | None:

@@ -42,7 +42,8 @@ def answer_left_alone(call: Call) -> dict[str, Any]:
 
     "begin" gives an empty dict, and "end" what happened: killed {after_s}, where the program was
     ended; signals [{name, sender}], that it got, with the sender as `_sender` tells it; taken
-    [{path, how}]: files that are "gone", "empty" or "altered"; takers: who may have taken them.
+    [{path, how}]: files that are "gone", "empty", "altered" or
+    "barred", as by a scanner; takers: who may have taken them.
     """
     if call.args["do"] == "begin":
         LEFT.begin(call.args.get("sources") or {})
@@ -75,7 +76,7 @@ class LeftAlone:
         """What became of them; they are gone then."""
         told: dict[str, Any] = {"signals": self._signals[:_MOST]}
         if self._reader is not None:
-            if not self._reader.is_alive():
+            if self._began_s and not self._reader.is_alive():
                 told["killed"] = {"after_s": round(self._ended_s - self._began_s, 1)}
             self._release()
         fates = {path: _fate(path, content) for path, content in self._files.items()}
@@ -122,19 +123,16 @@ class LeftAlone:
             env={**os.environ, DOCTOR_VARIABLE: "1"},
         )
         os.close(mine)
-        assert starter.stdout is not None
-        # Its own parent has ended then.
-        starter.wait(_START_S)
-        # Where it does not come up, nothing is told of its end.
-        if not starter.stdout.readline():
-            starter.stdout.close()
-            return
-        self._began_s = time.monotonic()
         self._reader = threading.Thread(target=self._read, args=[starter.stdout], daemon=True)
         self._reader.start()
+        # Its own parent ends at once.
+        starter.wait(_START_S)
 
     def _read(self, source: Any) -> None:
         with source:
+            # Where it does not come up, nothing is told of its end.
+            if source.readline():
+                self._began_s = time.monotonic()
             for line in source:
                 with contextlib.suppress(ValueError):
                     self._signals.append(json.loads(line))
@@ -159,6 +157,9 @@ def _fate(path: Path, content: bytes) -> str | None:
         now = path.read_bytes()
     except FileNotFoundError:
         return "gone"
+    except PermissionError:
+        # Whoever scans what is opened forbids that.
+        return "barred"
     except OSError:
         return None
     return None if now == content else "altered" if now else "empty"

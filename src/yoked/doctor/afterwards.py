@@ -17,9 +17,12 @@ from yoked.text import one_line
 SHORT_S = 15
 _TRIES, _LIMIT_S, _SLACK_S, _CLOSE_S = 2, 1.5, 1.0, 0.5
 _ABOUT = {
+    "sessions": "of logins by ssh",
+    "users": "of a user",
     "orphans": "that have lost their parent",
     "listeners": "that listen at a port",
     "memory": "by their memory",
+    "shortage": "where memory runs short",
     "cores": "by what they compute",
     "GPUs": "that use a GPU",
     "age": "by their age",
@@ -27,17 +30,21 @@ _ABOUT = {
 
 
 def enders_of(connect: Callable[[], AgentClient]) -> Mapping[str, Any]:
-    """What ends programs and sessions there, as yoked.agent.enders tells it; empty: nobody knows.
-    connect: gives an agent of its own.
+    """What ends programs and sessions there, as yoked.agent.enders tells it, and loops, as
+    yoked.agent.writers does; empty: nobody knows. connect: gives an agent of its own.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(YokedError, RemoteBug, OSError):
             client = connect()
             try:
                 told = client.call(
-                    "health", parts=["enders"], limit_s=_LIMIT_S, timeout_s=_LIMIT_S + _SLACK_S
+                    "health",
+                    parts=["enders", "writers"],
+                    limit_s=_LIMIT_S,
+                    timeout_s=_LIMIT_S + _SLACK_S,
                 )
-                return told.get("enders") or {}
+                loops = (told.get("writers") or {}).get("loops") or ()
+                return {"loops": loops, **(told.get("enders") or {})}
             finally:
                 client.close(_CLOSE_S)
     return {}
@@ -53,6 +60,12 @@ def with_ender(told: SshFailure, enders: Mapping[str, Any]) -> SshFailure:
             text = f"{told.text}; {words}: `{one_line(each['words'])}` ({place})"
             return replace(
                 told, text=text, cause="timed-out", about=f"{each['file']}:{each['line']}"
+            )
+    for each in enders.get("loops") or ():
+        if "connections" in each["changes"]:
+            words = f"`{one_line(each['command'])}` there ends connections: `{words_of(each)}`"
+            return replace(
+                told, text=f"{told.text}; {words}", cause="ended-by", about=str(each["pid"])
             )
     for each in programs:
         text = f"{told.text}; {place_of(each)} there signals {chosen(each)}: `{words_of(each)}`"

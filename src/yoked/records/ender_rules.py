@@ -27,7 +27,20 @@ _ENDER = fields(
         "file": optional(path),  # null: it stands in the command
         "line": count,
         "words": line,
-        "about": each(one_of("python", "orphans", "listeners", "memory", "cores", "GPUs", "age")),
+        "about": each(
+            one_of(
+                "python",
+                "sessions",
+                "users",
+                "orphans",
+                "listeners",
+                "memory",
+                "shortage",
+                "cores",
+                "GPUs",
+                "age",
+            )
+        ),
         "limit_bytes": optional(count),
     },
     needed=("file", "line", "words"),
@@ -45,7 +58,9 @@ LEFT_ALONE = fields(
         "signals": each(
             complete({"name": word, "sender": complete({"pid": count, "commands": each(text)})})
         ),
-        "taken": each(complete({"path": path, "how": one_of("gone", "empty", "altered")})),
+        "taken": each(
+            complete({"path": path, "how": one_of("gone", "empty", "altered", "barred")})
+        ),
         "takers": each(_ENDER),
     }
 )

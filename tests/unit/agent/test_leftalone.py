@@ -41,8 +41,12 @@ def stands() -> list[int]:
 
 
 def started(left: LeftAlone, sources: dict[str, str]) -> int:
+    """The number of the program, once it listens."""
     before = set(stands())
     left.begin(sources)
+    until_s = time.monotonic() + 10
+    while not left._began_s and time.monotonic() < until_s:
+        time.sleep(0.01)
     (pid,) = set(stands()) - before
     return pid
 

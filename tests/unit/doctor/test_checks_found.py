@@ -1018,6 +1018,9 @@ CASES = (
         {**REAPER, "command": ROTATES, "about": ["python"]})),
     *(Case("enders", ended({"signals": [{"name": "SIGTERM", "sender": {
         "pid": pid, "commands": []}}]})) for pid in (0, 9)),
+    Case("enders", lambda: told(
+        told(ended({}, REAPER)(), "garage", "torch/error", "the interpreter ended with signal 9"),
+        "garage", "torch/imported", False)),
     Case("enders", ended({}, REAPER), severity="warning"),
     Case("enders", ended({}, {**REAPER, "pid": None, "command": ""}), severity="warning"),
     Case("enders", ended({}, {**REAPER, "about": ["python", "memory"], "limit_bytes": 3 * 10**8}),
@@ -1029,6 +1032,8 @@ CASES = (
                                   "words": ""}]})),
     Case("enders", ended({"taken": [
         {"path": "/home/ada/.local/state/yoked/yoked-look-1/common.py", "how": "altered"}]})),
+    Case("enders", ended({"taken": [
+        {"path": "/home/ada/.local/state/yoked/yoked-look-1/common.py", "how": "barred"}]})),
     Case("enders", said("health/enders", {"programs": [], "sessions": [
         {"file": "/etc/ssh/sshd_config", "line": 9, "words": "ChannelTimeout session:*=1",
          "after_s": 1}]}), severity="warning"),
@@ -1117,6 +1122,8 @@ def test_a_guard_of_memory_counts_by_its_limit_unless_something_was_killed() -> 
     guard = {**REAPER, "about": ["python", "memory"], "limit_bytes": 9 << 30}
 
     assert findings_of(ended({}, guard)()) == ()
+    late = {**guard, "about": ["python", "memory", "shortage"], "limit_bytes": 1 << 29}
+    assert findings_of(ended({}, late)()) == ()
     (found,) = findings_of(ended({"killed": {"after_s": 2.0}}, guard)())
     assert found.severity == "error"
     assert "/usr/local/sbin/reap, line 2," in found.saw

@@ -177,8 +177,8 @@ class FakeAgent:
     def _health(self, args: Mapping[str, Any]) -> dict[str, Any]:
         if args.get("parts") == ["virtual"]:
             return {"virtual": None}
-        if args.get("parts") == ["enders"]:
-            return {"enders": dict(self.enders)}
+        if args.get("parts") == ["enders", "writers"]:
+            return {"enders": dict(self.enders), "writers": {"loops": self.enders.get("loops")}}
         shell = {"sources_noise": None}
         folders = {"cache": {"path": "/c", "writable": True, "error": None}}
         own = {"environment": dict(self.variables)} if self.variables else {}
@@ -496,6 +496,9 @@ def test_a_connection_that_ends_on_the_way_is_no_fault_of_torch_or_of_another_ho
         ({"sessions": [{"file": "/etc/ssh/sshd_config", "line": 3, "after_s": 1,
                         "words": "ChannelTimeout session:*=1"}]},
          "timed-out", "`ChannelTimeout session:*=1` (/etc/ssh/sshd_config, line 3)"),
+        ({"loops": [{"pid": 9, "command": "sh /usr/local/sbin/cut", "changes": ["connections"],
+                     "words": "ss -K sport = :22"}]},
+         "ended-by", "`sh /usr/local/sbin/cut` there ends connections: `ss -K sport = :22`"),
         # No look is silent for an hour.
         ({"sessions": [{"file": "/etc/ssh/sshd_config", "line": 3, "after_s": 3600,
                         "words": "ChannelTimeout session:*=1h"}]}, "ended", ""),

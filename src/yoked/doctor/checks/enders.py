@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from yoked.doctor.afterwards import SHORT_S, chosen, place_of, words_of
 from yoked.doctor.check import Match, check
+from yoked.doctor.checks.imports import error_of
 from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination, Fix, HostSeen
@@ -17,6 +19,8 @@ from yoked.units import format_bytes, format_duration, listed
 # A rank with torch alone holds half a gigabyte; a model comes on top.
 _SMALL_BYTES = 4 << 30
 _MOST_SHOWN = 3
+# As yoked.doctor.rank_probes has it; what faults by itself is nobody's.
+_ENDED = re.compile(r"ended with signal (1|2|3|9|10|12|14|15|24)$")
 
 
 @check(
@@ -27,6 +31,7 @@ _MOST_SHOWN = 3
     saw={
         "killed": "a program that was left alone on {host}, as a launch leaves its launcher, was "
         "killed after {after}{because}",
+        "rank": "a rank that was tried on {host} ended with signal {signal}{because}",
         "signal": "a program that was left alone on {host}, as a launch leaves its launcher, got "
         "{signals} from {sender}{because}",
         "goes-on": "{place} on {host} goes on and signals {chosen}{limit}: `{words}`",
@@ -40,12 +45,13 @@ _MOST_SHOWN = 3
     why={
         "killed": "the launcher of a run or a rank there is killed too (signal 9), and nothing "
         "is in its log",
+        "rank": "every rank there may end so, and nothing is in its log",
         "signal": "a rank or its launcher gets it too, and a program that does not expect one "
         "ends by it",
-        "goes-on": "the launcher of a run or a rank there is such a program: it ends without a "
-        "word in its log",
-        "comes-again": "the launcher of a run or a rank there is such a program: it ends without "
-        "a word in its log",
+        "goes-on": "the launcher, ranks or logins of a run are such programs: they end there "
+        "without a word",
+        "comes-again": "the launcher, ranks or logins of a run are such programs: they end there "
+        "without a word",
         "taken": "a rank there does not find what it imports: ModuleNotFoundError on one host",
         "session": "what works in silence for longer is cut off, whatever it does",
     },
@@ -73,6 +79,9 @@ def enders(seen: Examination) -> Iterator[Match]:
                         because=because)  # fmt: skip
         elif signals:
             yield _signalled(host, signals, programs)
+        elif programs and (number := _ENDED.search(error_of(host))):
+            yield Match(host.name, *_spare(host, programs), how="rank", signal=number[1],
+                        because=_because(programs))  # fmt: skip
         else:
             yield from _may_end(seen, host, programs)
         if left.get("taken"):
@@ -137,7 +146,8 @@ def _may_end(
     most = max(_SMALL_BYTES, seen.need.memory_bytes or 0)
     for each in programs:
         limit = each.get("limit_bytes")
-        if limit is not None and limit >= most:
+        # A guard that waits until memory is short does what the kernel would.
+        if "shortage" in each["about"] or (limit is not None and limit >= most):
             continue
         yield Match(
             host.name,
