@@ -112,17 +112,22 @@ class LeftAlone:
         root = str(Path(yoked.__file__).parent.parent)
         stands = [sys.executable, "-E", "-s", "-S", "-c", BECOME, root, "stand", str(mine)]
         unit = f"yoked-look-{secrets.token_hex(6)}"
-        starter = subprocess.Popen(
-            detached_argv([*_LEAVE, *stands], unit, scope=scope_helps()),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=[mine],
-            cwd="/",
-            env={**os.environ, DOCTOR_VARIABLE: "1"},
-        )
-        os.close(mine)
+        # What comes while its Python starts waits for it: it has the mask of this thread alone.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _numbers())
+        try:
+            starter = subprocess.Popen(
+                detached_argv([*_LEAVE, *stands], unit, scope=scope_helps()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[mine],
+                cwd="/",
+                env={**os.environ, DOCTOR_VARIABLE: "1"},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(mine)
         self._reader = threading.Thread(target=self._read, args=[starter.stdout], daemon=True)
         self._reader.start()
         # Its own parent ends at once.
@@ -167,10 +172,9 @@ def _fate(path: Path, content: bytes) -> str | None:
 
 def stand(tether: int) -> int:
     """Be there as a rank is: by its Python's name, without a parent, listening; tell each signal
-    with its sender, until the tether ends.
+    with its sender, until the tether ends. Whoever starts it has blocked them.
     """
-    wanted = {getattr(signal, name) for name in _SIGNALS}
-    signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    wanted = _numbers()
     with contextlib.suppress(OSError):
         # Nobody is let in: it is never asked for a connection.
         listener = socket.create_server(("", 0))
@@ -186,6 +190,10 @@ def stand(tether: int) -> int:
 def _say(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
+
+
+def _numbers() -> set[signal.Signals]:
+    return {signal.Signals[name] for name in _SIGNALS}
 
 
 def _end_with(tether: int, listener: socket.socket) -> None:

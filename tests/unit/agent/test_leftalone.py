@@ -80,6 +80,18 @@ def test_a_signal_is_told_with_its_sender_and_the_program_lives_on(left: LeftAlo
     assert LEFT_ALONE(told, "left", []) == told
 
 
+def test_a_signal_that_comes_while_it_starts_is_told_too(left: LeftAlone) -> None:
+    before = set(stands())
+    left.begin({})
+    while not (now := set(stands()) - before):
+        time.sleep(0.001)
+    os.kill(now.pop(), signal.SIGHUP)
+    while left._reader and left._reader.is_alive() and not left._signals:
+        time.sleep(0.01)
+
+    assert [each["name"] for each in left.end()["signals"]] == ["SIGHUP"]
+
+
 def test_an_end_by_force_is_told_and_so_are_files_that_are_gone(
     left: LeftAlone, tmp_path: Path
 ) -> None:
