@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,8 @@ _SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIG
 # By this its parent ends at once, as that of a launcher does.
 _LEAVE = ("/bin/sh", "-c", '"$@" &', "sh")
 _START_S, _END_S, _LONGEST, _MOST = 4.0, 0.5, 200, 8
+# Of its folders; no look takes so long.
+_PREFIX, _OLD_S = "yoked-look-", 3600.0
 
 
 def answer_left_alone(call: Call) -> dict[str, Any]:
@@ -66,7 +69,8 @@ class LeftAlone:
         """Leave them. Where that fails nothing is left: others tell why."""
         with contextlib.suppress(OSError):
             for root in (state_root(), cache_root()):
-                self._leave(root / f"yoked-look-{secrets.token_hex(6)}", sources)
+                _sweep(root)
+                self._leave(root / f"{_PREFIX}{secrets.token_hex(6)}", sources)
         # Elsewhere nobody is told who sent a signal.
         if sys.platform.startswith("linux") and self._reader is None:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -111,7 +115,7 @@ class LeftAlone:
         mine, self._tether = os.pipe()
         root = str(Path(yoked.__file__).parent.parent)
         stands = [sys.executable, "-E", "-s", "-S", "-c", BECOME, root, "stand", str(mine)]
-        unit = f"yoked-look-{secrets.token_hex(6)}"
+        unit = f"{_PREFIX}{secrets.token_hex(6)}"
         # What comes while its Python starts waits for it: it has the mask of this thread alone.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _numbers())
         try:
@@ -154,6 +158,13 @@ class LeftAlone:
 
 LEFT = LeftAlone()
 atexit.register(LEFT.clear)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what agents left that were killed."""
+    for folder in root.glob(f"{_PREFIX}*/"):
+        if time.time() - folder.lstat().st_mtime > _OLD_S:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fate(path: Path, content: bytes) -> str | None:

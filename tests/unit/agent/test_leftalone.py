@@ -92,6 +92,20 @@ def test_a_signal_that_comes_while_it_starts_is_told_too(left: LeftAlone) -> Non
     assert [each["name"] for each in left.end()["signals"]] == ["SIGHUP"]
 
 
+def test_what_a_killed_agent_left_is_removed_by_a_later_one(
+    left: LeftAlone, tmp_path: Path
+) -> None:
+    old, new = (tmp_path / "state" / f"yoked-look-{number}" for number in (1, 2))
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        (folder / "common.py").write_text("")
+    os.utime(old, (1, 1))
+
+    left.begin({})
+
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_an_end_by_force_is_told_and_so_are_files_that_are_gone(
     left: LeftAlone, tmp_path: Path
 ) -> None:
