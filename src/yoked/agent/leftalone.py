@@ -25,7 +25,7 @@ from typing import Any
 import yoked
 from yoked.agent.ask import text
 from yoked.agent.detach import BECOME, detached_argv, scope_helps
-from yoked.agent.enders import takers
+from yoked.agent.enders import probe_enders, takers
 from yoked.agent.server import Call
 from yoked.agent.stale_processes import DOCTOR_VARIABLE
 from yoked.core.fs import write_bytes
@@ -46,7 +46,8 @@ def answer_left_alone(call: Call) -> dict[str, Any]:
     "begin" gives an empty dict, and "end" what happened: killed {after_s}, where the program was
     ended; signals [{name, sender}], that it got, with the sender as `_sender` tells it; taken
     [{path, how}]: files that are "gone", "empty", "altered" or
-    "barred", as by a scanner; takers: who may have taken them.
+    "barred", as by a scanner; takers: who may have taken them;
+    programs, of probe_enders, where the program was ended or signalled.
     """
     if call.args["do"] == "begin":
         LEFT.begin(call.args.get("sources") or {})
@@ -83,6 +84,9 @@ class LeftAlone:
             if self._began_s and not self._reader.is_alive():
                 told["killed"] = {"after_s": round(self._ended_s - self._began_s, 1)}
             self._release()
+        if told["signals"] or "killed" in told:
+            # Who came only since, too.
+            told["programs"] = (probe_enders() or {}).get("programs")
         fates = {path: _fate(path, content) for path, content in self._files.items()}
         taken = [{"path": str(path), "how": how} for path, how in fates.items() if how]
         told["taken"] = taken[:_MOST]

@@ -62,5 +62,6 @@ LEFT_ALONE = fields(
             complete({"path": path, "how": one_of("gone", "empty", "altered", "barred")})
         ),
         "takers": each(_ENDER),
+        "programs": each(_ENDER),
     }
 )

@@ -1012,6 +1012,7 @@ CASES = (
       for how, words in (("waits", "flock 9"), ("blocks", "/usr/local/bin/prompt-info"))),
     # what ends programs, takes files away, or closes sessions
     Case("enders", ended({"killed": {"after_s": 4.2}}, REAPER)),
+    Case("enders", ended({"killed": {"after_s": 4.2}, "programs": [REAPER]})),
     Case("enders", ended({"killed": {"after_s": 4.2}})),
     Case("enders", ended({"signals": [
         {"name": "SIGUSR1", "sender": {"pid": 9, "commands": ["pkill -USR1 python", ROTATES]}}]},

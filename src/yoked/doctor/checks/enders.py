@@ -69,7 +69,9 @@ _ENDED = re.compile(r"ended with signal (1|2|3|9|10|12|14|15|24)$")
 def enders(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         left = mapping(part(host, "left_alone"))
-        programs: list[Mapping[str, Any]] = list(part(host, "enders", "programs") or ())
+        programs: list[Mapping[str, Any]] = list(
+            left.get("programs") or part(host, "enders", "programs") or ()
+        )
         signals: list[Mapping[str, Any]] = list(left.get("signals") or ())
         killed = mapping(left.get("killed"))
         if killed:
