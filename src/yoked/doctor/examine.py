@@ -26,10 +26,8 @@ from yoked.channel.credentials import make_credentials
 from yoked.doctor.broadcasts import heard_by
 from yoked.doctor.console import addresses_of
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure, resting
-from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
-from yoked.doctor.package_asks import with_places
-from yoked.doctor.program import ProgramHere, program_here
 from yoked.doctor.host_probes import HostProbes, Lend
+from yoked.doctor.package_asks import with_places
 from yoked.doctor.profile import ProbeProfile
 from yoked.doctor.program import ProgramHere, program_here, sources_of
 from yoked.doctor.rank_probes import How
@@ -75,9 +73,8 @@ def look(
         modules=modules,
         standard=program.standard,
         asks=to_hosts(program.asks),
+        sources={} if quick else sources_of(program.own),
     )
-    sources = {} if quick else sources_of(program.own)
-    profile = ProbeProfile(first, sudo, modules, to_hosts(program.asks), sources)
     with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
         probes.begin()
         # While ssh has just asked for them.

@@ -55,25 +55,6 @@ _TORCH_KEYS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ProbeProfile:
-    """How hosts are probed. how: the trial to begin with, "versions" in the quick form; sudo:
-    whether `sudo -n` may be used there; modules: those of which hosts tell what a program would
-    import; standard: of Python's own, which are imported there; asks: as yoked.agent.asked has it.
-    """
-
-    how: How
-    sudo: bool = False
-    modules: tuple[str, ...] = ()
-    standard: tuple[str, ...] = ()
-    asks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    @property
-    def looks_twice(self) -> bool:
-        """Whether there is time between two looks, in which something could change."""
-        return self.how != "versions"
-
-
 class HostProbe:
     """A host that was reached. What it is asked is answered while other things are done.
 
