@@ -191,8 +191,8 @@ def stand(tether: int) -> int:
     """
     wanted = _numbers()
     with contextlib.suppress(OSError):
-        # Nobody is let in: it is never asked for a connection.
-        listener = socket.create_server(("", 0))
+        # Nobody is let in: it is never asked for a connection, and other hosts do not see it.
+        listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=_end_with, args=(tether, listener), daemon=True).start()
         _say({})
         while True:

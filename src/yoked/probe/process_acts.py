@@ -246,36 +246,56 @@ def _unix_socket() -> None:
 
 def _request() -> None:
     """Ask a server on this host, as programs ask one for metrics, or a tokenizer."""
-    names = [each for each in os.environ if each.lower() == "http_proxy"]
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+        here = server.getsockname()
         threading.Thread(target=_answer, args=(server,), daemon=True).start()
-        if names:
-            _ask_as_told(port, names)
+        proxy = _proxy_before(here[1])
+        if proxy is None:
+            require(_asks(here, "/"), "another server answered")
             return
-        # As urllib does then, which takes longer to import than all the rest.
-        with socket.create_connection(("127.0.0.1", port), _REQUEST_S) as client:
-            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            with client.makefile("rb") as answer:
-                require(answer.read().endswith(b"ok"), "another server answered")
+        names = [each for each in os.environ if each.lower() == "http_proxy"]
+        # It may be named with user and password.
+        words = f"it goes to the proxy //{proxy[0]}:{proxy[1]}"
+        # No packet of ours leaves this host for a look. A proxy of another host asks its own
+        # 127.0.0.1; one that is here may know better.
+        try:
+            if not _is_loopback(proxy[0]) or not _asks(proxy, f"http://127.0.0.1:{here[1]}/"):
+                raise FailedError(words[:_MOST_SAID], variables=names)
+        except OSError as problem:
+            said = f"{in_words(problem)}; {words}"
+            raise FailedError(said[:_MOST_SAID], variables=names) from problem
 
 
-def _ask_as_told(port: int, names: list[str]) -> None:
-    """The same where variables name a proxy."""
-    from urllib import request
+def _asks(server: tuple[str, int], path: str) -> bool:
+    """Whether the answer is that of `_answer`. Raises OSError."""
+    with socket.create_connection(server, _REQUEST_S) as client:
+        client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        with client.makefile("rb") as answer:
+            return answer.read().endswith(b"ok")
+
+
+def _proxy_before(port: int) -> tuple[str, int] | None:
+    """The proxy to which urllib and requests send what is for 127.0.0.1 at this port; None: none.
+
+    Source: urllib.request of Python, getproxies_environment and proxy_bypass_environment.
+    """
+    named = os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY", "")
+    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    itself = {"*", "127.0.0.1", f"127.0.0.1:{port}", "127.0.0.0/8"}
+    if not named or itself & {each.strip() for each in exempt.split(",")}:
+        return None
+    from urllib.parse import urlsplit
 
     try:
-        said = request.urlopen(f"http://127.0.0.1:{port}/", timeout=_REQUEST_S).read()
-        require(said == b"ok", "another server answered")
-    except Exception as problem:
-        proxy = request.getproxies().get("http")
-        if not proxy or request.proxy_bypass("127.0.0.1"):
-            raise
-        # It may be named with user and password.
-        shown = f"//{proxy.rpartition('@')[2].rpartition('//')[2]}"
-        said = in_words(problem) if isinstance(problem, OSError) else type(problem).__name__
-        words = f"{said}; it goes to the proxy {shown}"
-        raise FailedError(words[:_MOST_SAID], variables=names) from problem
+        parts = urlsplit(named if "//" in named else f"//{named}")
+        return (parts.hostname, parts.port or 80) if parts.hostname else None
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether an address or a name is this host's own, without asking anybody for it."""
+    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def _answer(server: socket.socket) -> None:

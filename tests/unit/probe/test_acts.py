@@ -125,6 +125,14 @@ def test_a_request_that_goes_to_a_proxy_names_its_variable(home: Path) -> None:
     assert "request" not in excepted
 
 
+@pytest.mark.parametrize("exempt", ["", "localhost,.example.org"])
+def test_a_proxy_of_another_host_is_named_and_not_asked(home: Path, exempt: str) -> None:
+    told = tried(home, http_proxy="http://ada:secret@203.0.113.9:3128", no_proxy=exempt)["failed"]
+
+    # To ask it, which nobody answers, would have taken until the limit.
+    assert told["request"]["said"] == "it goes to the proxy //203.0.113.9:3128"
+
+
 def test_a_signal_that_is_blocked_from_before_is_told(home: Path) -> None:
     def block() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
