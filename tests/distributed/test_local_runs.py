@@ -33,7 +33,9 @@ def the_run(lab: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(lab: Any) -> None:
+def test_a_run_is_seen_left_found_again_saved_stopped_and_resumed_under_its_own_name(
+    lab: Any,
+) -> None:
     started = lab.train("night", *lab.flags(num_iterations=5000, save_every=-1), ranks=2)
     until(lambda: lab.lines("night") >= 3, started)
 
@@ -42,7 +44,11 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
     started.end()
     attached = lab.start(["-c", YOKED, "attach", "night"])
     until(lambda: lab.lines("night") >= while_it_runs["step"] + 3, attached)
+    saved = yoked(lab, "save", "--json")
+    lines = lab.lines("night")
+    until(lambda: lab.lines("night") >= lines + 3, attached)
     stopped = yoked(lab, "stop", "night", "--json")
+    over = yoked(lab, "save", "night")
     seen = attached.end()
     said = yoked(lab, "logs", "night", "--rank", "0").stdout
     told = conforms("logs", yoked(lab, "logs", "night", "--tail", "3", "--json").json)
@@ -54,6 +60,13 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
 
     assert (while_it_runs["run"], while_it_runs["state"]) == ("night", "running")
     assert (while_it_runs["ranks"], while_it_runs["loss"] > 0) == (2, True)
+    told_saved = conforms("save", saved.json)
+    assert (told_saved["run"], told_saved["host"]) == ("night", ".")
+    assert "saving, as asked" in seen.stderr
+    names = {path.name for path in lab.checkpoints("night").rglob("model_*.pt")}
+    assert f"model_{told_saved['step']:06d}.pt" in names
+    assert over.status == 1
+    assert "run night is interrupted: nothing of it trains" in over.stderr
     assert conforms("stop", stopped.json)["state"] == "interrupted"
     assert seen.status == 130
     assert "model: " in said
@@ -65,29 +78,6 @@ def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(l
     # Who looked on to the end has left it there.
     assert (lab.runs / "night" / "diagnosis.jsonl").read_text().count('"begin"') == 1
     assert lab.checkpoints("night").is_dir(), "what was learned stays"
-
-
-def test_a_run_saves_when_it_is_asked_to_and_goes_on(lab: Any) -> None:
-    started = lab.train("night", *lab.flags(num_iterations=5000, save_every=-1), ranks=2)
-    until(lambda: lab.lines("night") >= 3, started)
-
-    first = yoked(lab, "save", "night", "--json")
-    lines = lab.lines("night")
-    until(lambda: lab.lines("night") >= lines + 3, started)
-    second = yoked(lab, "save", "--json")
-    stopped = yoked(lab, "stop", "night", "--json")
-    over = yoked(lab, "save", "night")
-
-    assert first.status == second.status == 0, first.stderr + second.stderr
-    told = conforms("save", first.json)
-    assert (told["run"], told["host"]) == ("night", ".")
-    assert 0 < told["step"] < second.json["step"]
-    names = {path.name for path in lab.checkpoints("night").rglob("model_*.pt")}
-    assert {f"model_{each.json['step']:06d}.pt" for each in (first, second)} <= names
-    assert stopped.json["state"] == "interrupted"
-    assert over.status == 1
-    assert "run night is interrupted: nothing of it trains" in over.stderr
-    assert "saving, as asked" in started.end().stderr
 
 
 def test_a_terminal_that_follows_has_one_line_that_is_drawn_over(lab: Any) -> None:

@@ -133,7 +133,13 @@ def test_without_a_freezer_suspend_stops_every_process_and_says_so(acts: Any) ->
     acts.lab.hosts["alpha"] = dataclasses.replace(host, group=None)
     try:
         fault = acts.fault("suspend", "alpha")
-        seen = {pid: state for pid, state in states(acts, "alpha").items() if pid != 1}
+
+        def others() -> dict[int, str]:
+            return {pid: state for pid, state in states(acts, "alpha").items() if pid != 1}
+
+        # One that runs on another core stops when that sees the signal.
+        until(lambda: set(others().values()) == {"T"}, 5.0, 0.05)
+        seen = others()
         acts.heal()
     finally:
         acts.lab.hosts["alpha"] = host
