@@ -27,11 +27,12 @@ setup:
 demo: setup
 	@bash scripts/demo.sh
 
-# Tests that start ranks or labs mostly wait: two at once, however many cores there are.
+# Tests that start ranks or labs mostly wait: two at once, however many cores there are, and three
+# of labs, which use a core for 0.4 of their time.
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses=4 --dist=loadfile tests/unit
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/distributed
-	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/lab
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 3 --dist=loadfile tests/lab
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist=loadfile tests/gpu
 
 test-all: setup
