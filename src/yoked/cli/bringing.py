@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.cli.output import Output
@@ -94,8 +94,7 @@ def _bring_training(
         if here.is_dir():
             bring_said(end.record, here, handle.reach, note)
         return
-    state = PurePosixPath(end.record.hosts[host]["folder"]).parent.parent
-    there = f"{state}/runs/{end.record.name}"
+    there = end.record.training_folder(host)
     bring_ended(handle, host, there, here, end, fleet_file=fleet_file, note=note)
 
 

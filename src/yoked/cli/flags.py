@@ -78,6 +78,15 @@ RawFlag = Annotated[
 ]
 
 
+def check_folder_of(flag: str, path: Path | None) -> None:
+    """Raise UsageError for a file that is to be written where no folder is. None: not given."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(
+            f"{flag} {path}: there is no folder {path.parent}",
+            fix=f"mkdir -p {path_word(path.parent)}",
+        )
+
+
 def same_fleet(named: Path | None) -> str:
     """` --fleet FILE` for a command line about the same hosts; "" where no file was named."""
     return "" if named is None else f" --fleet {path_word(named)}"

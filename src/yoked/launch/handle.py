@@ -204,7 +204,7 @@ class RunHandle:
                 fix="yoked doctor",
             )
         client, until_s = self.clients[host], time.monotonic() + limit_s
-        folder = record.run_dir or f"{client.call('facts')['state']}/runs/{record.trains}"
+        folder = record.training_folder(host)
         before = find_checkpoint(client, folder)
         if not client.call("job_save", run=self.run, launch_id=record.launch_id):
             record = self.look(CONNECT_TIMEOUT_S)

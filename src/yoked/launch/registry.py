@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any
 
@@ -72,6 +72,11 @@ class Record:
         """Where it trains on this machine; None: on a fleet, where the hosts keep it."""
         folder: str | None = self._first.get("run_dir")
         return folder
+
+    def training_folder(self, host: str) -> str:
+        """Where the folder of this training lies. host: that of its rank 0."""
+        state = PurePosixPath(self.hosts[host]["folder"]).parent.parent
+        return self.run_dir or f"{state}/runs/{self.trains}"
 
     @property
     def by(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.report.metrics import RANK_TIMES, Bucket, RankSums
@@ -22,18 +22,18 @@ _NETWORK_FIX = "yoked plan    ranks the ways to send less: --sync int8, a larger
 def figures_of(record: RunRecord) -> dict[str, Any]:
     """All figures of a run, as plain JSON data (docs/reference/schemas/report.json)."""
     metrics, facts = record.metrics, record.facts
-    last = metrics.curve.buckets[-1] if metrics.curve.buckets else None
+    shares = shares_of_time(record)
     return {
         "run": record.name,
         "dir": str(record.folder),
         "state": record.outcome.state or "unknown",
         "verdict": _verdict(record),
-        "why": _why(record),
+        "why": _why(record, shares),
         "next": _next(record),
         "command": _command(record),
         "started_s": facts.started_s,
         "attempts": facts.attempt,
-        "steps": 0 if last is None else last.last_step + 1,
+        "steps": metrics.steps_done,
         "tokens": metrics.tokens,
         "elapsed_s": metrics.elapsed_s,
         "loss": metrics.last.loss if metrics.last is not None else None,
@@ -49,7 +49,7 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
         "ranks": [_rank(record, rank, sums) for rank, sums in enumerate(metrics.ranks)],
         "curve": _curve(metrics.curve.buckets, len(metrics.ranks)),
         "steps_each": metrics.curve.width,
-        "shares": shares_of_time(record),
+        "shares": shares,
         "evaluations": [
             {"step": step, "val_bpb": value} for step, value in sorted(metrics.evaluations.items())
         ],
@@ -133,7 +133,7 @@ def _verdict(record: RunRecord) -> str:
     }.get(state, state)
     parts = [f"run {record.name} {became}"]
     if metrics.last is not None:
-        parts.append(f"{metrics.last.step + 1:,} steps, {format_count(metrics.tokens)} tokens")
+        parts.append(f"{metrics.steps_done:,} steps, {format_count(metrics.tokens)} tokens")
         if metrics.last.loss is not None:
             parts.append(f"loss {metrics.last.loss:.4f}")
     if metrics.last_val_bpb is not None:
@@ -160,16 +160,19 @@ def slowest_rank(record: RunRecord) -> int | None:
     return kept.index(max(kept)) if any(kept) else None
 
 
-def _why(record: RunRecord) -> list[str]:
-    """What ended it, where it failed; where its time went, with the part that counts most."""
+def _why(record: RunRecord, seen: Mapping[str, Any] | None) -> list[str]:
+    """What ended it, where it failed; where its time went, with the part that counts most.
+
+    seen: of its time, by its hosts.
+    """
     lines = [
         f"{fault.cause} on {fault.host}: {'; '.join(fault.evidence)}".rstrip(": ")
         for fault in record.outcome.faults
     ]
     shares, ranks = shares_of(record), record.metrics.ranks
     if shares is None:
-        seen = mean_shares(record)
-        parts = [f"{share:.0%} {MEANT[name]}" for name, share in seen.items()]
+        means = {} if seen is None else mean_shares(seen)
+        parts = [f"{share:.0%} {MEANT[name]}" for name, share in means.items()]
         return [*lines, f"of the time a rank spends {listed(parts)}"] if parts else lines
     split = listed(f"{share:.0%} {_NAMES[name]}" for name, share in shares.items())
     lines.append(f"of each step a rank spends {split}")
@@ -228,8 +231,8 @@ def _foreseen(record: RunRecord) -> Iterator[dict[str, Any]]:
         speed = horizon.total_batch_size / outlook.step_s
         pairs.append(("speed", "tokens/s", speed, metrics.tokens_per_second))
     if horizon.num_iterations is not None:
-        steps = metrics.last.step + 1 if metrics.last is not None else 0
-        pairs.append(("steps", "", float(horizon.num_iterations), float(steps)))
+        steps = float(metrics.steps_done)
+        pairs.append(("steps", "", float(horizon.num_iterations), steps))
     for what, unit, foreseen, measured in pairs:
         if foreseen is not None and measured is not None:
             yield {"what": what, "unit": unit, "foreseen": foreseen, "measured": measured}

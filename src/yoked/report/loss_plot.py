@@ -67,10 +67,10 @@ def read_curve(metrics: Path) -> Curve:
     """
     steps, losses, tokens, total = list[int](), list[float](), list[float](), 0.0
     evaluations: dict[int, float] = {}
-    resumed: list[int] = []
+    resumed = set[int]()
     for line in lines_that_count(metrics):
         if isinstance(line, ResumedLine):
-            resumed.append(line.step)
+            resumed.add(line.step)
         elif isinstance(line, EvaluationLine):
             if line.val_bpb is not None:
                 evaluations[line.step] = line.val_bpb
@@ -80,7 +80,7 @@ def read_curve(metrics: Path) -> Curve:
             losses.append(line.loss)
             tokens.append(total)
     # One that began anew, or has taken no step yet, parts nothing from nothing.
-    parts = {step for step in steps[1:] if step in resumed}
+    parts = resumed & {*steps[1:]}
     return Curve(
         steps,
         losses,

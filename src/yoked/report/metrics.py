@@ -337,6 +337,11 @@ class RunMetrics:
         ]
 
     @property
+    def steps_done(self) -> int:
+        """How many steps the run has come to."""
+        return 0 if self.last is None else self.last.step + 1
+
+    @property
     def last_val_bpb(self) -> float | None:
         """After the most steps; None: it was not evaluated."""
         return self.evaluations[max(self.evaluations)] if self.evaluations else None

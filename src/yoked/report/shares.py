@@ -54,11 +54,11 @@ def shares_of_time(record: RunRecord) -> dict[str, Any] | None:
     }
 
 
-def mean_shares(record: RunRecord) -> dict[str, float]:
-    """The mean part of each of MEANT, of all ranks and times that know it."""
-    told = [each for line in _lines(record) for each in line["ranks"]]
-    known = {name: [each[name] for each in told if each[name] is not None] for name in MEANT}
-    return {name: fmean(values) for name, values in known.items() if values}
+def mean_shares(shares: Mapping[str, Any]) -> dict[str, float]:
+    """The mean part of each of MEANT, of all ranks and times that know it. shares: as above."""
+    columns = {name: [part for rank in shares["ranks"] for part in rank[name]] for name in MEANT}
+    known = {name: [part for part in parts if part is not None] for name, parts in columns.items()}
+    return {name: fmean(parts) for name, parts in known.items() if parts}
 
 
 def _lines(record: RunRecord) -> Iterator[Mapping[str, Any]]:

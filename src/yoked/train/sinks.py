@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import queue
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -190,5 +191,5 @@ def require_trackers(names: Sequence[str]) -> None:
         if importlib.util.find_spec(name) is None:
             raise UsageError(
                 f"--log-to {name}: {sys.executable} on this host has no {name}",
-                fix=f"{sys.executable} -m pip install {name}",
+                fix=f"{shlex.quote(sys.executable)} -m pip install {name}",
             )

@@ -8,11 +8,10 @@ from typing import Annotated, get_args
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, same_fleet
+from yoked.cli.flags import FleetFlag, check_folder_of, same_fleet
 from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.output import Output
 from yoked.console import StageProgress
-from yoked.core.names import path_word
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.report.bench_table import COLUMNS, BenchTable, to_markdown
@@ -132,11 +131,7 @@ def _check(
     if plot is not None and plot.suffix not in PLOTS:
         why = f"{plot.suffix} is no file type of a plot" if plot.suffix else "no file type"
         raise UsageError(f"--plot {plot}: {why}", fix="end the name in .png, .svg or .pdf")
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise UsageError(
-            f"--plot {plot}: there is no folder {plot.parent}",
-            fix=f"mkdir -p {path_word(plot.parent)}",
-        )
+    check_folder_of("--plot", plot)
 
 
 def _flag(name: str) -> str:

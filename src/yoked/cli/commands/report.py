@@ -8,10 +8,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.copies import with_newest_lines
-from yoked.cli.flags import JsonFlag, RunsDir
+from yoked.cli.flags import JsonFlag, RunsDir, check_folder_of
 from yoked.cli.output import Output
-from yoked.core.names import path_word
-from yoked.errors import UsageError
 
 _NAME = "report.html"
 
@@ -39,9 +37,7 @@ def command(
     Of a run on a fleet that was brought here, what is new of its lines comes first.
     """
     output = Output(json_mode=json_output)
-    if out is not None and not out.parent.is_dir():
-        parent = path_word(out.parent)
-        raise UsageError(f"--out {out}: {parent} is no folder", fix=f"mkdir -p {parent}")
+    check_folder_of("--out", out)
     folder = with_newest_lines(run, runs_dir, output, programs=True)
     from yoked.report.figures import figures_of
     from yoked.report.run_record import read_run
