@@ -52,7 +52,7 @@ if [ -z "$python" ]; then
 fi
 
 more=", torch and all that tests need: 1.5 GB, or 5 GB where the index has torch for CUDA"
-wanted=(--editable '.[train,dev]')
+wanted=(--editable '.[train,watch,dev]')
 if [ "${1:-}" = build ]; then
     more=""
     wanted=(hatchling)
