@@ -19,6 +19,7 @@ MODULES = {
     "dial": "sockets",
     "file_list": "fetch",
     "file_read": "fetch",
+    "file_lines": "fetch",
     "blobs_missing": "files",
     "blobs_put": "files",
     "blob_append": "files",

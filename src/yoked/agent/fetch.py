@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.server import Call
+from yoked.core.lines import lines_at
 from yoked.core.patterns import any_matches
 from yoked.errors import HostError
 
 _PIECE_BYTES = 1 << 20
 # Their names are one message.
 _MOST_FILES = 50_000
+# Of a long journal, to draw it.
+_MOST_LINES = 5_000
 
 
 def answer_file_list(call: Call) -> list[list[Any]]:
@@ -56,18 +60,39 @@ def files_below(folder: Path, patterns: Sequence[str] | None = None) -> Iterator
 
 
 def answer_file_read(call: Call) -> bool:
-    """Send the file at `path` from byte `offset` on, in parts; False: there is none."""
-    path = Path(call.args["path"]).expanduser()
+    """Send the file at `path` from byte `offset` on, in parts; False: there is none.
+
+    most_bytes, optional: no more than so much of it.
+    """
+    path, left = Path(call.args["path"]).expanduser(), call.args.get("most_bytes", sys.maxsize)
     try:
         with path.open("rb") as file:
             file.seek(call.args.get("offset", 0))
             while not call.cancelled.is_set():
-                piece = file.read(_PIECE_BYTES)
+                piece = file.read(min(_PIECE_BYTES, left))
                 if not piece:
                     break
                 call.send(None, piece)
+                left -= len(piece)
     except FileNotFoundError:
         return False
     except OSError as problem:
         raise HostError(f"{path} cannot be read: {problem.strerror}") from problem
+    return True
+
+
+def answer_file_lines(call: Call) -> bool:
+    """Send the first whole line that begins at each of `offsets` of the file at `path`, or later.
+
+    Before them a part with the file's size, 0 where there is none, and with where lines begin.
+    """
+    path = Path(call.args["path"]).expanduser()
+    try:
+        size, lines = lines_at(path, call.args["offsets"][:_MOST_LINES])
+    except OSError as problem:
+        raise HostError(f"{path} cannot be read: {problem.strerror}") from problem
+    call.send({"size": size, "begins": [begin for begin, _ in lines]}, b"")
+    content = b"".join(line for _, line in lines)
+    for begin in range(0, len(content), _PIECE_BYTES):
+        call.send(None, content[begin : begin + _PIECE_BYTES])
     return True

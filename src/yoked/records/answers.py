@@ -91,6 +91,7 @@ RESULTS: Mapping[str, Rule] = {
     "dial": all_of(DIAL),
     "file_list": all_of(all_of(text, count, whole)),
     "file_read": flag,
+    "file_lines": flag,
     "blobs_missing": named(text, count, strict=True),
     "blob_append": count,
     "folder_contents": optional(named(text, text, strict=True)),
@@ -179,6 +180,7 @@ RESULTS: Mapping[str, Rule] = {
 PARTS: Mapping[str, Rule] = {
     "listen": complete({"port": port, "more": all_of(optional(port))}),
     "file_read": nothing,
+    "file_lines": optional(complete({"size": count, "begins": all_of(count)})),
     "environment_make": any_of(
         *(complete({key: text}) for key in ("line", "made", "unreachable")),
         complete(

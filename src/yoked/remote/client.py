@@ -52,6 +52,26 @@ class Part:
     data: bytes = b""
 
 
+class _Counted:
+    """What comes from an agent. bytes: so many so far."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.bytes = 0
+
+    def readline(self, limit: int) -> bytes:
+        """A line of at most so many bytes."""
+        return self._count(self._source.readline(limit))
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, or fewer at the end."""
+        return self._count(self._source.read(size))
+
+    def _count(self, content: bytes) -> bytes:
+        self.bytes += len(content)
+        return content
+
+
 class _Pending:
     """What came for a call and has not been taken. The connection's reader gives it."""
 
@@ -109,7 +129,7 @@ class AgentClient:
         self.odd: list[str] = []
         self._process = process
         self._sink: IO[bytes] = process.stdin
-        self._source: IO[bytes] = process.stdout
+        self._source = _Counted(process.stdout)
         self._explain = explain
         self._lock = threading.Lock()
         self._pending: dict[int, _Pending] = {}
@@ -146,6 +166,11 @@ class AgentClient:
                 if isinstance(part, _Result):
                     return
                 yield part
+
+    @property
+    def received_bytes(self) -> int:
+        """What the agent has sent so far."""
+        return self._source.bytes
 
     def why_ended(self) -> YokedError:
         """Why the agent is no longer there."""
