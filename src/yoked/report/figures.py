@@ -47,7 +47,7 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
         "first_step_s": metrics.first_step_s,
         "tokens_per_second": metrics.tokens_per_second,
         "ranks": [_rank(record, rank, sums) for rank, sums in enumerate(metrics.ranks)],
-        "curve": _curve(metrics.curve.buckets, len(metrics.ranks)),
+        "curve": curve_of(metrics.curve.buckets, len(metrics.ranks)),
         "steps_each": metrics.curve.width,
         "shares": shares,
         "evaluations": [
@@ -96,7 +96,7 @@ def _rank(record: RunRecord, rank: int, sums: RankSums) -> dict[str, Any]:
     }
 
 
-def _curve(buckets: Sequence[Bucket], ranks: int) -> dict[str, Any]:
+def curve_of(buckets: Sequence[Bucket], ranks: int) -> dict[str, Any]:
     """A point for each bucket of steps, by column. step: the number of steps that are done by its
     end; tokens: of the run so far. Times are means of a step.
     """

@@ -10,7 +10,7 @@ import contextlib
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import add
@@ -72,7 +72,8 @@ def lines_that_count(metrics: Path) -> Iterator[Line]:
 
     Raises YokedError for a line that no run writes.
     """
-    ends = deque(_ends(metrics))
+    with metrics.open("rb") as file:
+        ends = deque(_ends(file))
     # Ten times as fast as json, of which a million steps would take half a minute.
     for number, told in enumerate(read(metrics, from_json), start=1):
         # A run that was brought here may have been written by anybody.
@@ -82,17 +83,36 @@ def lines_that_count(metrics: Path) -> Iterator[Line]:
             raise YokedError(
                 f"{metrics}:{number} is no line of a run: {problem}", fix=f"remove line {number}"
             ) from problem
-        is_end = bool(ends) and ends[0].number == number
-        if is_end:
-            ends.popleft()
-        if isinstance(line, ResumedLine):
-            if is_end:
-                yield line
-        elif line is not None:
-            # An evaluation has the number of the steps before it, a step has its index.
-            index = line.step - isinstance(line, EvaluationLine)
-            if not ends or index < ends[0].step:
-                yield line
+        if line is not None and _counts(line, number, ends):
+            yield line
+
+
+def some_that_count(raw: Sequence[bytes]) -> list[tuple[int, Line]]:
+    """The same of lines that are at hand, each with its place in `raw`; some may lie between them.
+
+    What no run writes is passed over.
+    """
+    ends, found = deque(_ends(raw)), []
+    for number, each in enumerate(raw, start=1):
+        with contextlib.suppress(ValueError):
+            line = _line_of(from_json(each))
+            if line is not None and _counts(line, number, ends):
+                found.append((number - 1, line))
+    return found
+
+
+def _counts(line: Line, number: int, ends: deque[_End]) -> bool:
+    """Whether a line counts; takes the ends that it has come to from `ends`."""
+    while ends and ends[0].number < number:
+        ends.popleft()
+    is_end = bool(ends) and ends[0].number == number
+    if is_end:
+        ends.popleft()
+    if isinstance(line, ResumedLine):
+        return is_end
+    # An evaluation has the number of the steps before it, a step has its index.
+    index = line.step - isinstance(line, EvaluationLine)
+    return not ends or index < ends[0].step
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +123,28 @@ class _End:
     step: int
 
 
-def _ends(metrics: Path) -> list[_End]:
+def _ends(lines: Iterable[bytes]) -> list[_End]:
     """Where an attempt went on, or began anew. The first that is ahead has the lowest step: one
     with a lower step makes those before it superfluous.
     """
     ends: list[_End] = []
     attempt, same = -1, b""
-    with metrics.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            # Lines begin with their attempt: nearly all are known by that, without being parsed.
-            if same and raw.startswith(same) and b'"resumed_at"' not in raw:
-                continue
-            # Whoever reads them all tells of one that is damaged.
-            with contextlib.suppress(ValueError):
-                line = _line_of(from_json(raw))
-                if isinstance(line, ResumedLine) or (
-                    isinstance(line, StepLine) and line.attempt > attempt >= 0
-                ):
-                    while ends and ends[-1].step >= line.step:
-                        ends.pop()
-                    ends.append(_End(number, line.step))
-                if isinstance(line, (ResumedLine, StepLine)):
-                    attempt = max(attempt, line.attempt)
-                    same = raw[: raw.find(b",") + 1] if raw.startswith(b'{"attempt":') else b""
+    for number, raw in enumerate(lines, start=1):
+        # Lines begin with their attempt: nearly all are known by that, without being parsed.
+        if same and raw.startswith(same) and b'"resumed_at"' not in raw:
+            continue
+        # Whoever reads them all tells of one that is damaged.
+        with contextlib.suppress(ValueError):
+            line = _line_of(from_json(raw))
+            if isinstance(line, ResumedLine) or (
+                isinstance(line, StepLine) and line.attempt > attempt >= 0
+            ):
+                while ends and ends[-1].step >= line.step:
+                    ends.pop()
+                ends.append(_End(number, line.step))
+            if isinstance(line, (ResumedLine, StepLine)):
+                attempt = max(attempt, line.attempt)
+                same = raw[: raw.find(b",") + 1] if raw.startswith(b'{"attempt":') else b""
     return ends
 
 
@@ -218,12 +237,15 @@ def _added(one: list[float], other: Sequence[float]) -> list[float]:
     return list(map(add, one, other))
 
 
-def _bucket_of(line: StepLine) -> Bucket:
+def _bucket_of(line: StepLine, steps: int) -> Bucket:
+    """Of a line that stands for so many steps, itself the last of them."""
     times = [line.by_rank.get(name, ()) for name in RANK_TIMES]
     by_rank = [value for rank in zip(*times, strict=True) for value in rank] if all(times) else []
-    bucket = Bucket(line.step, 1, line.tokens, line.dt_s, by_rank=by_rank)
+    if steps > 1:
+        by_rank = [value * steps for value in by_rank]
+    bucket = Bucket(line.step, steps, line.tokens * steps, line.dt_s * steps, by_rank=by_rank)
     if line.loss is not None:
-        bucket.losses, bucket.loss = 1, line.loss
+        bucket.losses, bucket.loss = steps, line.loss * steps
         bucket.low = bucket.high = line.loss
     return bucket
 
@@ -240,9 +262,9 @@ class Buckets:
         self.width = 1
         self.buckets: list[Bucket] = []
 
-    def add(self, line: StepLine) -> None:
-        """Take in the next step."""
-        new = _bucket_of(line)
+    def add(self, line: StepLine, steps: int = 1) -> None:
+        """Take in the next step. steps: so many end with it, which are taken to be like it."""
+        new = _bucket_of(line, steps)
         if self.buckets and self.buckets[-1].steps < self.width:
             self.buckets[-1].add(new)
             return
@@ -291,8 +313,10 @@ class RunMetrics:
         self.resumed: list[int] = []
         self._attempts: set[int] = set()
 
-    def add(self, line: Line) -> None:
-        """Take in the next line that counts."""
+    def add(self, line: Line, steps: int = 1) -> None:
+        """Take in the next line that counts. steps: so many end with it, and are taken to be like
+        it, where only some of the lines were read.
+        """
         if isinstance(line, ResumedLine):
             self.resumed.append(line.step)
             return
@@ -300,21 +324,22 @@ class RunMetrics:
             if line.val_bpb is not None:
                 self.evaluations[line.step] = line.val_bpb
             return
-        self.curve.add(line)
-        self.steps += 1
-        self.tokens += line.tokens
-        self.elapsed_s += line.dt_s
+        self.curve.add(line, steps)
+        self.steps += steps
+        self.tokens += line.tokens * steps
+        self.elapsed_s += line.dt_s * steps
         if line.attempt in self._attempts:
             self.step_s.append(line.dt_s)
         elif self.first_step_s is None:
             self.first_step_s = line.dt_s
         self._attempts.add(line.attempt)
         self.last = line
-        self._add_ranks(line.by_rank)
+        self._add_ranks(line.by_rank, steps)
 
-    def _add_ranks(self, by_rank: Mapping[str, Sequence[float]]) -> None:
+    def _add_ranks(self, by_rank: Mapping[str, Sequence[float]], steps: int) -> None:
         for name, values in by_rank.items():
-            self._sums[name] = _added(self._sums[name], values)
+            whole = values if steps == 1 else [value * steps for value in values]
+            self._sums[name] = _added(self._sums[name], whole)
         waits = by_rank.get("wait_s", ())
         if len(waits) > 1:
             # Whoever waits least is the one for whom the others wait.
@@ -322,7 +347,7 @@ class RunMetrics:
             kept = self._kept_waiting_s.setdefault(slowest, {})
             for rank, wait_s in enumerate(waits):
                 if rank != slowest:
-                    kept[rank] = kept.get(rank, 0.0) + wait_s
+                    kept[rank] = kept.get(rank, 0.0) + wait_s * steps
 
     @property
     def ranks(self) -> list[RankSums]:

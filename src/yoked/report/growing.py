@@ -1,0 +1,270 @@
+"""What a run measured, while its journal grows: a long one is known by a sample of its lines.
+
+The first look reads a short journal in full. Of a long one it reads lines at even distances, some
+around the evaluations, and the last ones in full; each line of the sample stands for the steps
+since the one before it. Later looks read what was added.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from yoked.core.lines import lines_at, read_part
+from yoked.report.metrics import (
+    MOST_POINTS,
+    EvaluationLine,
+    Line,
+    ResumedLine,
+    RunMetrics,
+    StepLine,
+    some_that_count,
+)
+
+# Steps that are kept one by one.
+RECENT = 240
+# An evaluation is sought among so many lines, around where it must lie.
+_AROUND = 12
+# Between two places of the file whose steps are known.
+_KNOWN_EVERY = 64
+
+
+class Lines(Protocol):
+    """A journal, wherever it lies (core/lines.py)."""
+
+    def lines_at(self, offsets: Sequence[int]) -> tuple[int, list[tuple[int, bytes]]]:
+        """Its size, and the first whole line at each offset or behind it."""
+        ...
+
+    def part(self, offset: int, most_bytes: int) -> bytes:
+        """What it has from an offset on, at most so much."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalLines:
+    """A journal of this machine. Raises OSError."""
+
+    path: Path
+
+    def lines_at(self, offsets: Sequence[int]) -> tuple[int, list[tuple[int, bytes]]]:
+        """As `Lines` says."""
+        return lines_at(self.path, offsets)
+
+    def part(self, offset: int, most_bytes: int) -> bytes:
+        """As `Lines` says."""
+        return read_part(self.path, offset, most_bytes)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How much is read. whole_bytes: of a journal, or of a part of it, that is read in full;
+    sample: lines of a longer one; evaluations: sought in it; tail_bytes: of its end.
+    """
+
+    whole_bytes: int = 4 << 20
+    sample: int = MOST_POINTS
+    evaluations: int = 150
+    tail_bytes: int = 512 << 10
+
+
+class GrowingMetrics:
+    """A run's journal, and what is known of it by now.
+
+    eval_every: steps between evaluations; None: not known. sampled: lines of it were left out.
+    recent: the last steps, each of them.
+    """
+
+    def __init__(self, lines: Lines, reading: Reading = Reading()) -> None:
+        self._lines = lines
+        self._reading = reading
+        self.eval_every: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.metrics = RunMetrics()
+        self.recent: deque[StepLine] = deque(maxlen=RECENT)
+        self.sampled = False
+        # Up to here it was read. None: not at all.
+        self._end: int | None = None
+        # Offsets of lines, and their steps: both grow.
+        self._offsets: list[int] = []
+        self._steps: list[int] = []
+
+    def update(self) -> bool:
+        """Read what was added. Returns whether there was anything. Raises what `Lines` raises."""
+        if self._end is None:
+            return self._open()
+        added = self._lines.part(self._end, self._reading.tail_bytes)
+        whole = added[: added.rfind(b"\n") + 1]
+        if not whole:
+            return False
+        found = _counting(self._end, whole)
+        if any(self._is_behind(line) for _, line in found):
+            # A later attempt went on before the last step: what came after that counts no more.
+            self._begin()
+            return self._open()
+        if len(added) == self._reading.tail_bytes:
+            size, _ = self._lines.lines_at(())
+            if size - self._end > self._reading.whole_bytes:
+                self._begin()
+                return self._open()
+        self._end += len(whole)
+        for offset, line in found:
+            self._take(offset, line)
+        return True
+
+    def between(self, first: int, last: int, most_points: int) -> RunMetrics:
+        """Steps from `first` to `last`: all their lines, where they are not too many."""
+        found = RunMetrics(most_points)
+        begin, end = self._offset_before(first), self._offset_after(last)
+        if end - begin <= self._reading.whole_bytes:
+            some = _counting(begin, self._lines.part(begin, end - begin))
+        else:
+            count = min(self._reading.sample, most_points)
+            some = _of_lines(self._lines.lines_at(_evenly(begin, end, count))[1])
+            wanted = [line for _, line in some if first <= _index(line) <= last]
+            _take_sample(found, wanted, first, last)
+            return found
+        for _, line in some:
+            if first <= _index(line) <= last:
+                found.add(line)
+        return found
+
+    # ---- the first look
+
+    def _open(self) -> bool:
+        size, _ = self._lines.lines_at(())
+        if size <= self._reading.whole_bytes:
+            content = self._lines.part(0, self._reading.whole_bytes)
+            whole = content[: content.rfind(b"\n") + 1]
+            self._end = len(whole)
+            for offset, line in _counting(0, whole):
+                self._take(offset, line)
+            return bool(whole)
+        self.sampled = True
+        tail_at = size - self._reading.tail_bytes
+        tail = self._lines.part(tail_at, self._reading.tail_bytes)
+        begin = tail.find(b"\n") + 1
+        whole = tail[begin : tail.rfind(b"\n") + 1]
+        sample = self._lines.lines_at(_evenly(0, tail_at + begin, self._reading.sample))[1]
+        raw = [each for each in sample if each[0] < tail_at + begin]
+        last = _numbered(tail_at + begin, whole)
+        known = [(offset, _index(line)) for offset, line in _of_lines(raw + last)]
+        raw += self._around_evaluations(known, tail_at + begin)
+        found = _of_lines(sorted(set(raw)) + last)
+        early = [(offset, line) for offset, line in found if offset < tail_at + begin]
+        late = found[len(early) :]
+        # Old and new steps alike have a point of so many steps.
+        first_late = next((line.step for _, line in late if isinstance(line, StepLine)), 0)
+        self.metrics.curve.width = max(1, first_late // self._reading.sample)
+        for offset, line in early:
+            self._know(offset, line)
+        _take_sample(self.metrics, [line for _, line in early], 0, max(0, first_late - 1))
+        self._end = tail_at + begin + len(whole)
+        for offset, line in late:
+            self._take(offset, line)
+        return True
+
+    def _around_evaluations(
+        self, known: Sequence[tuple[int, int]], end: int
+    ) -> list[tuple[int, bytes]]:
+        """Lines where evaluations must lie, by the places of the steps that are known."""
+        if not self.eval_every or len(known) < 2:
+            return []
+        first, last = known[0][1], known[-1][1]
+        every = self.eval_every
+        numbers = range(first // every + 1, last // every + 1)
+        stride = max(1, -(-len(numbers) // max(1, self._reading.evaluations)))
+        steps = [step for _, step in known]
+        offsets = list[int]()
+        for number in numbers[::stride]:
+            after = min(max(1, bisect_left(steps, number * every)), len(known) - 1)
+            (begin, low), (until, high) = known[after - 1], known[after]
+            line = (until - begin) / max(1, high - low)
+            place = begin + (number * every - low) * line
+            offsets += [
+                int(place + (each - _AROUND / 2) * line * 0.9) for each in range(_AROUND + 1)
+            ]
+        wanted = [offset for offset in offsets if 0 <= offset < end]
+        found = self._lines.lines_at(wanted)[1]
+        # Only evaluations: steps that lie close would stand for nothing.
+        return [(at, raw) for at, raw in found if at < end and b'"val_bpb"' in raw]
+
+    # ---- lines as they come
+
+    def _is_behind(self, line: Line) -> bool:
+        last = self.metrics.last
+        if last is None or isinstance(line, EvaluationLine):
+            return False
+        return line.step <= last.step
+
+    def _take(self, offset: int, line: Line) -> None:
+        self.metrics.add(line)
+        if isinstance(line, StepLine):
+            self.recent.append(line)
+            self._know(offset, line)
+
+    def _know(self, offset: int, line: Line) -> None:
+        if isinstance(line, StepLine) and (
+            not self._steps or line.step >= self._steps[-1] + _KNOWN_EVERY
+        ):
+            self._offsets.append(offset)
+            self._steps.append(line.step)
+
+    def _offset_before(self, step: int) -> int:
+        place = bisect_right(self._steps, step) - 1
+        return self._offsets[place] if place >= 0 else 0
+
+    def _offset_after(self, step: int) -> int:
+        # An evaluation of the last step comes behind it.
+        place = bisect_right(self._steps, step + 1)
+        return self._offsets[place] if place < len(self._offsets) else self._end or 0
+
+
+def _index(line: Line) -> int:
+    """The step that a line is about: an evaluation has the number of those before it."""
+    return line.step - isinstance(line, EvaluationLine)
+
+
+def _numbered(offset: int, content: bytes) -> list[tuple[int, bytes]]:
+    """Lines, each with its offset."""
+    found = []
+    for line in content.splitlines(keepends=True):
+        found.append((offset, line))
+        offset += len(line)
+    return found
+
+
+def _counting(offset: int, content: bytes) -> list[tuple[int, Line]]:
+    return _of_lines(_numbered(offset, content))
+
+
+def _of_lines(raw: Sequence[tuple[int, bytes]]) -> list[tuple[int, Line]]:
+    """Those that count, each with its offset."""
+    return [(raw[at][0], line) for at, line in some_that_count([line for _, line in raw])]
+
+
+def _evenly(begin: int, end: int, count: int) -> list[int]:
+    return [begin + (end - begin) * each // count for each in range(count)]
+
+
+def _take_sample(found: RunMetrics, lines: Sequence[Line], first: int, last: int) -> None:
+    """Take in a sample of the steps from first to last. Each stands for those since the one before
+    it, and the last one for those behind it, too.
+    """
+    steps = [line for line in lines if isinstance(line, StepLine)]
+    before = first - 1
+    for line in lines:
+        if not isinstance(line, StepLine):
+            if isinstance(line, (EvaluationLine, ResumedLine)):
+                found.add(line)
+            continue
+        until = last if line is steps[-1] else line.step
+        if until > before:
+            found.add(line, until - before)
+            before = until
