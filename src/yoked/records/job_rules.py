@@ -123,6 +123,19 @@ JOB = fields(
                             }
                         )
                     ),
+                    # By node.
+                    "links": all_of(
+                        complete(
+                            {
+                                "sender": count,
+                                "receiver": count,
+                                "bytes_per_s": number,
+                                "lost": number,
+                                "rtt_s": number,
+                            }
+                        )
+                    ),
+                    "memory": all_of(complete({"rank": count, "bytes": count})),
                     "causes": all_of(_CAUSE),
                     "warnings": all_of(_CAUSE),
                     "nccl": optional(complete({"what": text, "as_planned": flag})),

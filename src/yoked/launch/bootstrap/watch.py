@@ -23,6 +23,7 @@ from yoked.diagnosis.gate import Busy, Shares, busy_ranks, shares_of
 from yoked.diagnosis.history import Place, RunHistory
 from yoked.diagnosis.memory import MemoryTrend
 from yoked.diagnosis.nccl import NcclNetwork, network_of
+from yoked.diagnosis.pace import pace_now
 from yoked.diagnosis.replay import seen_of
 from yoked.diagnosis.rules import causes
 from yoked.diagnosis.slow import slow_hosts
@@ -70,6 +71,7 @@ class Watch:
         self._due_s = 0.0
         self._shares_due_s = 0.0
         self._shares: Shares | None = None
+        self._use: Mapping[str, Any] = {"links": [], "memory": []}
         self._said: object = None
         self._kept: tuple[str, str] | None = None
         self._alone: Alone | None = None
@@ -128,6 +130,7 @@ class Watch:
             shares = shares_of(self._history)
             # While it evaluates or saves, what was before goes on to hold.
             self._shares = shares or self._shares
+            self._use = _use_of(self._history)
         self._alone = alone(self._history.learning)
         self._looked_s = now_s
         self._write(shares)
@@ -222,6 +225,7 @@ class Watch:
             "warnings": self._warnings(),
             "shares": self._shares and asdict(self._shares),
             "busy": [asdict(each) for each in busy],
+            **self._use,
             "nccl": self._nccl((said[0]["cause"], said[0]["rank"])) if said else None,
         }
         JobFolder(self._job.folder).write(DIAGNOSIS_NAME, content)
@@ -304,6 +308,28 @@ class Watch:
         # A full disk must not end the run.
         with contextlib.suppress(OSError):
             write_bytes(self._job.folder / SEEN_NAME, packed, durable=False)
+
+
+def _use_of(history: RunHistory) -> dict[str, Any]:
+    """What the ranks take of the links and of the hosts' memory, as all hosts told last."""
+    links = pace_now(history).links
+    return {
+        "links": [
+            {
+                "sender": sender,
+                "receiver": receiver,
+                "bytes_per_s": round(pace.bytes_per_s),
+                "lost": round(pace.lost, 4),
+                "rtt_s": round(pace.rtt_s, 6),
+            }
+            for (sender, receiver), pace in sorted(links.items())
+        ],
+        "memory": [
+            {"rank": rank.rank, "bytes": rank.memory_bytes}
+            for _, rank in history.alive()
+            if rank.memory_bytes
+        ],
+    }
 
 
 def _ended_by(failure: Failure) -> dict[str, Any]:
