@@ -17,7 +17,7 @@ BARE_FLAGS = (
 _OF_A_FLEET = frozenset(
     (
         *("up", "init", "install", "hosts", "doctor", "probe", "plan", "bench", "train", "run"),
-        *("runs", "attach", "logs", "diagnose", "save", "stop", "fetch", "clean", "push"),
+        *("runs", "watch", "attach", "logs", "diagnose", "save", "stop", "fetch", "clean", "push"),
         "data push",
     )
 )

@@ -48,6 +48,7 @@ _GROUPS = {
     "Train": ("train:command", "run:command", "manifest:command"),
     "Look on": (
         "runs:command",
+        "watch:command",
         "attach:command",
         "logs:command",
         "diagnose:command",

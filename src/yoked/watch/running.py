@@ -1,0 +1,351 @@
+"""One run that is watched: what its hosts tell of it, and what its files have, as a `View`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from yoked.agent.verdict import held_up_by
+from yoked.core.schema import decode
+from yoked.diagnosis.cause import SLOW
+from yoked.errors import YokedError
+from yoked.fleet.model import HERE
+from yoked.launch.launching import line_of
+from yoked.launch.registry import Record, fault_line, warning_lines
+from yoked.report.figures import curve_of, figures_of
+from yoked.report.growing import GrowingMetrics, Reading
+from yoked.report.metrics import RunMetrics, StepLine
+from yoked.report.run_record import Facts, Outcome, RunRecord
+from yoked.units import format_duration
+from yoked.watch.files import GrowingJournal, RunFiles, read_object, why
+from yoked.watch.view import (
+    Level,
+    LinkNow,
+    Progress,
+    RankNow,
+    RecentSteps,
+    Verdict,
+    View,
+)
+
+_T = TypeVar("_T")
+
+# Of the last steps: where a rank's time goes now.
+_NOW_STEPS = 20
+# Of the time: who waits for less does not wait for anybody.
+_WAITS = 0.05
+_FACTS_AGAIN_S = 30.0
+
+
+class WatchedRun:
+    """A run, over or not.
+
+    files: None: its host does not answer, or a program of `yoked run` has none. most_bytes: of each
+    other journal; wire: what a link carries, in bits a second, by the names of its hosts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        files: RunFiles,
+        reading: Reading,
+        *,
+        most_bytes: int,
+        wire: Mapping[tuple[str, str], float] | None = None,
+    ) -> None:
+        self.name = name
+        self._files = files
+        self._metrics = GrowingMetrics(files.journal("metrics.jsonl"), reading)
+        self._events = GrowingJournal(files.journal("events.jsonl"), most_bytes)
+        self._timeline = GrowingJournal(files.journal("diagnosis.jsonl"), most_bytes)
+        self._wire = wire or {}
+        self._facts, self._facts_due_s = Facts(), 0.0
+        self._doctor: Mapping[str, Any] | None = None
+        self._outcome = Outcome()
+        self._unread = ""
+
+    def update(self, *, active: bool) -> None:
+        """Read what is new. What cannot be read is kept as it was, and told by the view."""
+        self._unread = ""
+        try:
+            if time.monotonic() >= self._facts_due_s:
+                self._facts = self._decoded("run.json", Facts) or self._facts
+                self._doctor = read_object(self._files, "doctor.json") or self._doctor
+                known = self._facts.started_s is not None
+                self._facts_due_s = time.monotonic() + (_FACTS_AGAIN_S if known else 0.0)
+                every = self._facts.config.get("eval_every")
+                self._metrics.eval_every = every if isinstance(every, int) else None
+            self._metrics.update()
+            self._events.update()
+            self._timeline.update()
+            if not active:
+                self._outcome = self._decoded("result.json", Outcome) or self._outcome
+        except (YokedError, OSError) as problem:
+            self._unread = why(problem)
+
+    def _decoded(self, name: str, kind: type[_T]) -> _T | None:
+        found = read_object(self._files, name)
+        try:
+            return None if found is None else decode(kind, found)
+        except ValueError:
+            # Of a run that somebody else's program made.
+            return None
+
+    def view(self, record: Record | None, silent: Mapping[str, str]) -> View:
+        """As it is now. record: what its hosts tell; None: nobody is asked, as it is over, or no
+        job of a host's. silent: hosts that do not answer, and why.
+        """
+        state = self._outcome.state or "unknown"
+        if record is not None:
+            state = record.state
+        active = record is not None and record.active
+        outcome = self._outcome if not active else Outcome()
+        if outcome.state is None and not active:
+            outcome = replace(outcome, state=None if state == "unknown" else state)
+        report = RunRecord(
+            Path(self.name),
+            replace(self._facts, run=self.name),
+            outcome,
+            self._metrics.metrics,
+            tuple(self._events.objects),
+            tuple(self._timeline.objects),
+            self._doctor,
+        )
+        figures = figures_of(report)
+        recent = _recent(list(self._metrics.recent))
+        verdict = self._verdict(record, figures, silent) if active else _over(record, figures)
+        if active:
+            figures |= {"state": state, "verdict": verdict.text}
+        return View(
+            run=self.name,
+            state=state,
+            active=active,
+            time_s=time.time(),
+            verdict=verdict,
+            progress=self._progress(record),
+            ranks=self._ranks(record, recent),
+            links=self._links(record),
+            recent=recent,
+            figures=figures,
+            sampled=self._metrics.sampled,
+            silent=dict(silent) | ({"files of the run": self._unread} if self._unread else {}),
+        )
+
+    def curve(self, first: int, last: int, points: int) -> dict[str, Any]:
+        """As `Watched` says."""
+        found = self._metrics.between(first, last, points - points % 2 or 2)
+        return curve_of(found.curve.buckets, len(found.ranks))
+
+    @property
+    def metrics(self) -> RunMetrics:
+        """What it measured, as far as it was read."""
+        return self._metrics.metrics
+
+    # ---- the parts of a view
+
+    def _verdict(
+        self, record: Record | None, figures: Mapping[str, Any], silent: Mapping[str, str]
+    ) -> Verdict:
+        """Of a run that goes on: what holds it up before what is only worth knowing."""
+        assert record is not None
+        if record.held_up:
+            root = held_up_by(record.held_up[0])
+            slow = root["cause"] in SLOW or root["certainty"] != "sure"
+            level: Level = "warning" if slow else "bad"
+            others = [fault_line(held_up_by(each)) for each in record.held_up[1:]]
+            since = root["detected_after_s"]
+            lasts = [] if since is None else [f"for {format_duration(since)}"]
+            return Verdict(level, fault_line(root), (*lasts, *others), tuple(root["fix"]))
+        if record.warnings:
+            first = record.warnings[0]
+            lines = warning_lines(first)
+            return Verdict("warning", lines[0].removeprefix("warning: "), (), tuple(first["fix"]))
+        if silent:
+            host, reason = next(iter(silent.items()))
+            text = f"{host} does not answer; its part of the run goes on, or not: nobody knows"
+            return Verdict("warning", text, (reason,), ("yoked doctor",))
+        if self._unread:
+            return Verdict("warning", "its files cannot be read now", (self._unread,))
+        again = [record.restarted_line] if record.restarted_line else []
+        if record.busy:
+            first = record.busy[0]
+            text = f"rank {first['rank']} on {first['host']} is {first['doing']}"
+            return Verdict("plain", text, tuple(again))
+        if not self._metrics.recent and (stage := _stage(record)):
+            return Verdict("plain", stage, tuple(again))
+        text = f"run {self.name} gets on"
+        return Verdict("good", text, (*again, *figures["why"]), tuple(figures["next"]))
+
+    def _progress(self, record: Record | None) -> Progress:
+        metrics, steps = self._metrics.metrics, self._facts.horizon.num_iterations
+        step_s = _median_step_s(list(self._metrics.recent))
+        last = metrics.last
+        active = record is not None and record.active
+        left = None if steps is None or step_s is None else (steps - metrics.steps_done) * step_s
+        return Progress(
+            step=metrics.steps_done,
+            steps=steps,
+            left_s=max(0.0, left) if left is not None and active else None,
+            tokens_per_s=last.tokens / step_s if last is not None and step_s else None,
+            loss=None if last is None else last.loss,
+            val_bpb=metrics.last_val_bpb,
+            stage=_stage(record) if record is not None and active and last is None else "",
+        )
+
+    def _ranks(self, record: Record | None, recent: RecentSteps) -> tuple[RankNow, ...]:
+        # This machine has a name in the run's own record.
+        hosts = [
+            (self._facts.host_of(rank) or name) if name == HERE else name
+            for rank, name in enumerate(_hosts(record))
+        ] or [each.name for each in self._facts.hosts]
+        count = max(len(hosts), len(recent.wait_s), len(self._metrics.metrics.ranks))
+        told = _shares(record) if not recent.wait_s else {}
+        waited = _waited_for(recent)
+        memory = {each["rank"]: each["bytes"] for each in _told(record, "memory")}
+        busy = {each["rank"]: each["doing"] for each in (record.busy if record else ())}
+        blamed = {each.get("rank"): each for each in (record.held_up if record else ())}
+        found = []
+        for rank in range(count):
+            parts = _parts(recent, rank) or told.get(rank, {})
+            cause = blamed.get(rank)
+            level: Level = "plain"
+            if cause is not None:
+                level = "warning" if cause["cause"] in SLOW else "bad"
+            found.append(
+                RankNow(
+                    rank=rank,
+                    host=hosts[rank] if rank < len(hosts) else "",
+                    parts=parts,
+                    waits_for=waited.get(rank, ()) if record is None or record.active else (),
+                    doing=busy.get(rank, "") or (str(cause["cause"]) if cause else ""),
+                    level=level,
+                    memory_bytes=memory.get(rank),
+                )
+            )
+        return tuple(found)
+
+    def _links(self, record: Record | None) -> tuple[LinkNow, ...]:
+        if record is None or not record.active:
+            return ()
+        names = [str(node["host"]) for node in record.nodes]
+        return tuple(
+            LinkNow(
+                sender=names[each["sender"]],
+                receiver=names[each["receiver"]],
+                bits_per_s=8.0 * each["bytes_per_s"],
+                wire_bits_per_s=self._wire.get((names[each["sender"]], names[each["receiver"]])),
+                rtt_s=each["rtt_s"],
+                resent=each["lost"],
+            )
+            for each in _told(record, "links")
+            if max(each["sender"], each["receiver"]) < len(names)
+        )
+
+
+def _over(record: Record | None, figures: Mapping[str, Any]) -> Verdict:
+    """Of a run that is over, or of which nothing but its folder is known."""
+    state = figures["state"]
+    level: Level = "warning"
+    if state == "finished":
+        level = "good"
+    elif state in ("failed", "lost"):
+        level = "bad"
+    elif state == "unknown":
+        level = "plain"
+    go_on = record.go_on("") if record is not None else []
+    failure = None if record is None else record.failure
+    said = figures["why"]
+    if failure is not None and not any(failure["what"] in line for line in said):
+        said = [str(failure["what"]), *said]
+    return Verdict(level, figures["verdict"], tuple(said), (*figures["next"], *go_on))
+
+
+def _stage(record: Record) -> str:
+    """What a launch waits for; empty: it has begun."""
+    return " · ".join(part.text for part in line_of(record).parts)
+
+
+def _hosts(record: Record | None) -> list[str]:
+    """The host of each rank."""
+    nodes: Sequence[Mapping[str, Any]] = () if record is None else record.nodes
+    return [str(node["host"]) for node in nodes for _ in range(int(node["ranks"]))]
+
+
+def _told(record: Record | None, name: str) -> Sequence[Mapping[str, Any]]:
+    """A list of the newest diagnosis that a host tells."""
+    told = [each.get("diagnosis") or {} for each in (record.hosts.values() if record else ())]
+    newest = max(told, key=lambda each: each.get("time_s") or 0.0, default={})
+    return newest.get(name) or ()
+
+
+def _shares(record: Record | None) -> dict[int, dict[str, float]]:
+    """By rank, of a program that tells of no steps."""
+    shares = None if record is None else record.shares
+    found = {}
+    for each in () if shares is None else shares["ranks"]:
+        known = {"computes": each["computes"], "waits": each["waits"]}
+        found[each["rank"]] = {name: part for name, part in known.items() if part is not None}
+    return found
+
+
+def _recent(steps: Sequence[StepLine]) -> RecentSteps:
+    """Columns of the last steps that as many ranks took as the newest."""
+    ranks = len(steps[-1].by_rank.get("wait_s", ())) if steps else 0
+    same = [each for each in steps if len(each.by_rank.get("wait_s", ())) == ranks]
+
+    def by_rank(name: str) -> tuple[tuple[float, ...], ...]:
+        if not all(len(each.by_rank.get(name, ())) == ranks for each in same):
+            return ()
+        return tuple(zip(*(each.by_rank[name] for each in same), strict=True)) if ranks else ()
+
+    return RecentSteps(
+        step=tuple(each.step for each in same),
+        dt_s=tuple(each.dt_s for each in same),
+        tokens=tuple(each.tokens for each in same),
+        loss=tuple(each.loss for each in same),
+        compute_s=by_rank("compute_s"),
+        comm_s=by_rank("comm_s"),
+        wait_s=by_rank("wait_s"),
+    )
+
+
+def _parts(recent: RecentSteps, rank: int) -> dict[str, float]:
+    whole_s = sum(recent.dt_s[-_NOW_STEPS:])
+    columns = {"computes": recent.compute_s, "sends": recent.comm_s, "waits": recent.wait_s}
+    if not whole_s:
+        return {}
+    return {
+        name: sum(column[rank][-_NOW_STEPS:]) / whole_s
+        for name, column in columns.items()
+        if rank < len(column)
+    }
+
+
+def _waited_for(recent: RecentSteps) -> dict[int, tuple[int, ...]]:
+    """By rank, those for which it waited in the last steps: who waits least is the last to come."""
+    waits = [column[-_NOW_STEPS:] for column in recent.wait_s]
+    whole_s = sum(recent.dt_s[-_NOW_STEPS:])
+    if len(waits) < 2 or not whole_s:
+        return {}
+    found: dict[int, dict[int, float]] = {rank: {} for rank in range(len(waits))}
+    for each in zip(*waits, strict=True):
+        last = min(range(len(each)), key=each.__getitem__)
+        for rank, wait_s in enumerate(each):
+            if rank != last:
+                found[rank][last] = found[rank].get(last, 0.0) + wait_s
+    return {
+        rank: tuple(
+            other
+            for other, wait_s in sorted(by_other.items(), key=lambda each: -each[1])
+            if wait_s >= _WAITS * whole_s
+        )
+        for rank, by_other in found.items()
+    }
+
+
+def _median_step_s(steps: Sequence[StepLine]) -> float | None:
+    known = sorted(each.dt_s for each in steps[-_NOW_STEPS:] if each.dt_s)
+    return known[len(known) // 2] if known else None
