@@ -7,6 +7,7 @@ since the one before it. Later looks read what was added.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
@@ -29,8 +30,9 @@ from yoked.report.metrics import (
 RECENT = 240
 # An evaluation is sought among so many lines, around where it must lie.
 _AROUND = 12
-# Between two places of the file whose steps are known.
+# Steps between two places of the file that are known; and how often those of a part are looked for.
 _KNOWN_EVERY = 64
+_CLOSER = 2
 
 
 class Lines(Protocol):
@@ -89,6 +91,8 @@ class GrowingMetrics:
         self.metrics = RunMetrics()
         self.recent: deque[StepLine] = deque(maxlen=RECENT)
         self.sampled = False
+        # The last one that is known; -1: none.
+        self._attempt = -1
         # Up to here it was read. None: not at all.
         self._end: int | None = None
         # Offsets of lines, and their steps: both grow.
@@ -104,8 +108,8 @@ class GrowingMetrics:
         if not whole:
             return False
         found = _counting(self._end, whole)
-        if any(self._is_behind(line) for _, line in found):
-            # A later attempt went on before the last step: what came after that counts no more.
+        if any(self._begins_anew(line) for _, line in found):
+            # It may have gone on before the last step: what came after that counts no more.
             self._begin()
             return self._open()
         if len(added) == self._reading.tail_bytes:
@@ -122,6 +126,10 @@ class GrowingMetrics:
         """Steps from `first` to `last`: all their lines, where they are not too many."""
         found = RunMetrics(most_points)
         begin, end = self._offset_before(first), self._offset_after(last)
+        for _ in range(_CLOSER):
+            if end - begin > self._reading.whole_bytes:
+                self._know_more(begin, end)
+                begin, end = self._offset_before(first), self._offset_after(last)
         if end - begin <= self._reading.whole_bytes:
             some = _counting(begin, self._lines.part(begin, end - begin))
         else:
@@ -197,14 +205,16 @@ class GrowingMetrics:
 
     # ---- lines as they come
 
-    def _is_behind(self, line: Line) -> bool:
-        last = self.metrics.last
-        if last is None or isinstance(line, EvaluationLine):
-            return False
-        return line.step <= last.step
+    def _begins_anew(self, line: Line) -> bool:
+        """Whether a line may be a later attempt's first."""
+        if isinstance(line, StepLine):
+            return line.attempt > self._attempt >= 0
+        return isinstance(line, ResumedLine)
 
     def _take(self, offset: int, line: Line) -> None:
         self.metrics.add(line)
+        if not isinstance(line, EvaluationLine):
+            self._attempt = max(self._attempt, line.attempt)
         if isinstance(line, StepLine):
             self.recent.append(line)
             self._know(offset, line)
@@ -215,6 +225,17 @@ class GrowingMetrics:
         ):
             self._offsets.append(offset)
             self._steps.append(line.step)
+
+    def _know_more(self, begin: int, end: int) -> None:
+        """Learn which steps lie between two places."""
+        lines = _of_lines(self._lines.lines_at(_evenly(begin, end, _KNOWN_EVERY))[1])
+        for offset, line in lines:
+            at = bisect_left(self._offsets, offset)
+            before = self._steps[at - 1] if at else -1
+            after = self._steps[at] if at < len(self._steps) else sys.maxsize
+            if isinstance(line, StepLine) and before < line.step < after:
+                self._offsets.insert(at, offset)
+                self._steps.insert(at, line.step)
 
     def _offset_before(self, step: int) -> int:
         place = bisect_right(self._steps, step) - 1
