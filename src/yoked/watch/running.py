@@ -219,7 +219,7 @@ class WatchedRun:
                     rank=rank,
                     host=hosts[rank] if rank < len(hosts) else "",
                     parts=parts,
-                    waits_for=waited.get(rank, ()) if record is None or record.active else (),
+                    waits_for=waited.get(rank, ()),
                     doing=busy.get(rank, "") or (str(cause["cause"]) if cause else ""),
                     level=level,
                     memory_bytes=memory.get(rank),

@@ -101,10 +101,11 @@ class Watching:
         except UsageError as none:
             try:
                 return self._choose_folder(run)
-            except UsageError:
-                if run is not None and not self._hosts.clients:
+            except UsageError as neither:
+                if not self._hosts.clients:
                     require_all(self._hosts.unreachable)
-                raise none from None
+                fix = none.fix if run is None else dict.fromkeys((*neither.fix, *none.fix))
+                raise UsageError(f"{none.what}, nor in {self._runs_dir}", fix=[*fix]) from None
         return self._choose_record(record)
 
     def look(self) -> View:

@@ -1,0 +1,226 @@
+"""What hosts and files tell of a run, as a view."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.launch.registry import Record
+from yoked.report.growing import Reading
+from yoked.watch.files import FolderFiles
+from yoked.watch.running import WatchedRun
+from yoked.watch.view import View
+
+NODES = [{"host": "alpha", "ranks": 1}, {"host": "beta", "ranks": 1}]
+CAUSE = {
+    "cause": "rank-stopped",
+    "hosts": ["beta"],
+    "rank": 1,
+    "certainty": "sure",
+    "since_s": 12.0,
+    "what": "its process 383 was stopped, and the others wait",
+    "fix": ["kill -CONT 383    on beta"],
+}
+FACTS = {
+    "run": "night",
+    "started_s": 100.0,
+    "horizon": {"num_iterations": 50, "total_batch_size": 128},
+    "hosts": [{"name": "alpha", "rank": 0}, {"name": "beta", "rank": 1}],
+}
+
+
+def folder(path: Path, steps: int = 30, **files: Any) -> Path:
+    """A run whose rank 0 waits for rank 1 in half of each step of a tenth of a second."""
+    path.mkdir(parents=True)
+    lines = [
+        {
+            "attempt": 0,
+            "step": step,
+            "loss": 5.0 - step / 100,
+            "dt_s": 0.1,
+            "tokens": [64, 64],
+            "compute_s": [0.03, 0.08],
+            "comm_s": [0.02, 0.02],
+            "wait_s": [0.05, 0.0],
+        }
+        for step in range(steps)
+    ]
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for name, content in {"run": FACTS, **files}.items():
+        (path / f"{name}.json").write_text(json.dumps(content))
+    return path
+
+
+def told(node: int, *causes: Any, **changes: Any) -> dict[str, Any]:
+    whole = {
+        "run": "night",
+        "launch_id": "x",
+        "state": "running",
+        "node_rank": node,
+        "nodes": NODES,
+        "folder": "/jobs/night",
+        "trains": "night",
+        "started_s": 100.0,
+        "ended_s": None,
+        "now_s": 200.0,
+        "attempt": 0,
+        "failure": None,
+        "progress": None,
+        "stage": None,
+        "diagnosis": {"attempt": 0, "time_s": 190.0, "causes": list(causes)},
+    }
+    return {**whole, **changes}
+
+
+def record(*hosts: dict[str, Any]) -> Record:
+    return Record("night", "x", dict(zip(("alpha", "beta"), hosts, strict=False)))
+
+
+def look(path: Path, of: Record | None, silent: dict[str, str] | None = None, **more: Any) -> View:
+    run = WatchedRun("night", FolderFiles(path), Reading(), most_bytes=1 << 20, **more)
+    run.update(active=of is not None and of.active)
+    return run.view(of, silent or {})
+
+
+def test_a_run_that_gets_on_shows_who_waits_for_whom(tmp_path: Path) -> None:
+    view = look(folder(tmp_path / "night"), record(told(0), told(1)))
+    assert (view.state, view.active, view.verdict.level) == ("running", True, "good")
+    assert view.verdict.text == "run night gets on"
+    first, second = view.ranks
+    assert (first.host, second.host) == ("alpha", "beta")
+    assert first.parts == {
+        "computes": pytest.approx(0.3),
+        "sends": pytest.approx(0.2),
+        "waits": pytest.approx(0.5),
+    }
+    assert (first.waits_for, second.waits_for) == ((1,), ())
+    assert view.recent.step == tuple(range(30))
+    assert view.recent.wait_s == ((0.05,) * 30, (0.0,) * 30)
+    assert (view.progress.step, view.progress.steps) == (30, 50)
+    assert view.progress.left_s == pytest.approx(2.0)
+    assert view.progress.tokens_per_s == pytest.approx(1280.0)
+    assert view.figures["curve"]["step"][-1] == 30
+    assert view.figures["verdict"] == view.verdict.text
+
+
+def test_what_holds_it_up_stands_on_top_and_at_its_rank(tmp_path: Path) -> None:
+    view = look(folder(tmp_path / "night"), record(told(0, CAUSE), told(1, CAUSE)))
+    assert view.verdict.level == "bad"
+    assert view.verdict.text.startswith("rank 1 on beta: its process 383 was stopped")
+    assert view.verdict.next == ("kill -CONT 383    on beta",)
+    assert [(each.level, each.doing) for each in view.ranks] == [
+        ("plain", ""),
+        ("bad", "rank-stopped"),
+    ]
+
+
+@pytest.mark.parametrize("change", [{"cause": "cpu-slow"}, {"certainty": "likely"}])
+def test_what_only_slows_it_down_or_is_likely_is_a_warning(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    cause = {**CAUSE, **change}
+    view = look(folder(tmp_path / "night"), record(told(0, cause), told(1)))
+    assert view.verdict.level == "warning"
+
+
+def test_a_host_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    view = look(folder(tmp_path / "night"), record(told(0)), {"beta": "no answer in 5 s"})
+    assert view.verdict.level == "warning"
+    assert view.verdict.text.startswith("beta does not answer")
+    assert view.verdict.why == ("no answer in 5 s",)
+    assert view.silent == {"beta": "no answer in 5 s"}
+
+
+def test_links_have_the_names_of_their_hosts_and_what_was_probed(tmp_path: Path) -> None:
+    links = [
+        {"sender": 0, "receiver": 1, "bytes_per_s": 1e6, "lost": 0.01, "rtt_s": 0.002},
+        # Of a host that the run does not have.
+        {"sender": 0, "receiver": 7, "bytes_per_s": 1e6, "lost": 0.0, "rtt_s": 0.002},
+    ]
+    diagnosis = {"time_s": 1.0, "causes": [], "links": links, "memory": [{"rank": 1, "bytes": 9}]}
+    view = look(
+        folder(tmp_path / "night"),
+        record(told(0, diagnosis=diagnosis), told(1)),
+        wire={("alpha", "beta"): 1e9},
+    )
+    # The newest word counts, of whichever host.
+    assert view.links == ()
+    view = look(
+        folder(tmp_path / "again"),
+        record(told(0, diagnosis={**diagnosis, "time_s": 191.0}), told(1)),
+        wire={("alpha", "beta"): 1e9},
+    )
+    (link,) = view.links
+    assert (link.sender, link.receiver, link.bits_per_s) == ("alpha", "beta", 8e6)
+    assert (link.wire_bits_per_s, link.resent) == (1e9, 0.01)
+    assert [each.memory_bytes for each in view.ranks] == [None, 9]
+
+
+def test_before_its_first_step_it_tells_what_is_waited_for(tmp_path: Path) -> None:
+    stage = {
+        "attempt": 0,
+        "begun": False,
+        "since_s": 150.0,
+        "hosts": [],
+        "ranks": [{"rank": 0, "doing": "importing torch", "since_s": 150.0}],
+    }
+    path = tmp_path / "night"
+    view = look(path, record(told(0, stage=stage), told(1, stage=stage)))
+    assert view.verdict.level == "plain"
+    assert "torch" in view.verdict.text
+    assert view.progress.stage == view.verdict.text
+    # Its folder is not there yet; its ranks are known.
+    assert [each.host for each in view.ranks] == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "level"),
+    [
+        ({"state": "finished"}, "finished", "good"),
+        ({"state": "interrupted"}, "interrupted", "warning"),
+        ({"state": "failed"}, "failed", "bad"),
+        (None, "unknown", "plain"),
+    ],
+)
+def test_a_run_of_which_only_the_folder_is_known(
+    tmp_path: Path, result: dict[str, Any] | None, state: str, level: str
+) -> None:
+    files = {} if result is None else {"result": result}
+    view = look(folder(tmp_path / "night", **files), None)
+    assert (view.state, view.active, view.verdict.level) == (state, False, level)
+    assert [each.host for each in view.ranks] == ["alpha", "beta"]
+    # In its last steps.
+    assert view.ranks[0].waits_for == (1,)
+    assert view.verdict.text == view.figures["verdict"]
+
+
+def test_a_run_that_failed_has_its_first_cause(tmp_path: Path) -> None:
+    failure = {"host": "beta", "rank": 1, "what": "killed by SIGKILL", "fix": ["free -h"]}
+    of = record(
+        told(0, state="failed", ended_s=180.0),
+        told(1, state="failed", ended_s=180.0, failure=failure),
+    )
+    view = look(folder(tmp_path / "night"), of)
+    assert (view.state, view.verdict.level) == ("failed", "bad")
+    assert view.verdict.why[0] == "killed by SIGKILL"
+
+
+def test_files_that_cannot_be_read_are_told_and_what_was_known_stays(tmp_path: Path) -> None:
+    path = folder(tmp_path / "night")
+    run = WatchedRun("night", FolderFiles(path), Reading(), most_bytes=1 << 20)
+    run.update(active=True)
+    (path / "events.jsonl").mkdir()
+    run.update(active=True)
+    view = run.view(record(told(0), told(1)), {})
+    assert view.verdict.level == "warning"
+    assert view.verdict.text == "its files cannot be read now"
+    assert view.progress.step == 30
+
+
+def test_steps_are_shown_closer(tmp_path: Path) -> None:
+    run = WatchedRun("night", FolderFiles(folder(tmp_path / "n")), Reading(), most_bytes=1 << 20)
+    run.update(active=False)
+    assert run.curve(10, 12, 100)["step"] == [11, 12, 13]

@@ -1,0 +1,151 @@
+"""The runs that can be watched: of this machine's hosts, and of its folder of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yoked.core.lines import lines_at
+from yoked.errors import HostError, JobError, UsageError
+from yoked.fleet.model import HERE, Fleet, Host
+from yoked.launch.hosts import reach_hosts
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import connect_here
+from yoked.watch.files import GrowingJournal, HostFiles, read_object
+from yoked.watch.watched import Watching
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[AgentClient]:
+    with connect_here() as client:
+        yield client
+
+
+def run(runs: Path, name: str, **result: object) -> Path:
+    folder = runs / name
+    folder.mkdir(parents=True)
+    line = {"attempt": 0, "step": 0, "loss": 2.5, "dt_s": 0.5, "tokens": [8]}
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    if result:
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs, and a machine that has started none."""
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def watching(runs: Path) -> Iterator[Watching]:
+    with reach_hosts(Fleet("here", (Host(HERE),), Path("yoked.toml")), print) as hosts:
+        watched = Watching(hosts, runs)
+        yield watched
+        watched.close()
+
+
+def test_runs_are_listed_and_one_that_is_over_is_shown(runs: Path, watching: Watching) -> None:
+    run(runs, "night", state="finished")
+    (row,) = watching.runs()
+    assert (row.run, row.state, row.step, row.loss) == ("night", "finished", 1, 2.5)
+    # None goes on: whoever named none chooses from the list.
+    assert not watching.begin(None)
+    assert watching.begin("night")
+    view = watching.look()
+    assert (view.run, view.state, view.active, view.cost) == ("night", "finished", False, None)
+    assert view.progress.loss == 2.5
+
+
+def test_a_folder_is_taken_as_it_is_named(tmp_path: Path, watching: Watching) -> None:
+    folder = run(tmp_path / "elsewhere", "old", state="failed")
+    watching.choose(str(folder))
+    assert watching.look().state == "failed"
+
+
+def test_a_name_that_is_not_there_has_its_fix(runs: Path, watching: Watching) -> None:
+    run(runs, "night")
+    with pytest.raises(UsageError) as caught:
+        watching.choose("nigt")
+    assert any("night" in line for line in caught.value.fix)
+
+
+def test_nothing_is_shown_before_a_run_is_chosen(watching: Watching) -> None:
+    with pytest.raises(UsageError, match="no run"):
+        watching.look()
+
+
+def test_a_run_that_is_over_can_neither_save_nor_stop(runs: Path, watching: Watching) -> None:
+    run(runs, "night")
+    watching.choose("night")
+    with pytest.raises(JobError, match="over"):
+        watching.save()
+    with pytest.raises(JobError, match="over"):
+        watching.stop(now=True)
+    with pytest.raises(JobError, match="output of rank 0"):
+        watching.log(0, 5)
+
+
+def test_files_of_a_host_are_read_as_those_of_a_folder(tmp_path: Path, agent: AgentClient) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b"".join(b'{"n":%d}\n' % number for number in range(1_000)) + b"torn")
+    lines = HostFiles(lambda: agent, str(tmp_path)).journal("m.jsonl")
+    offsets = range(0, 12_000, 500)
+    assert lines.lines_at(list(offsets)) == lines_at(path, list(offsets))
+    assert lines.part(3, 10) == path.read_bytes()[3:13]
+    assert lines.part(99_999, 10) == b""
+
+
+def test_what_is_not_there_on_a_host_is_empty(tmp_path: Path, agent: AgentClient) -> None:
+    files = HostFiles(lambda: agent, str(tmp_path))
+    assert files.journal("m").lines_at([0]) == (0, [])
+    assert files.journal("m").part(0, 10) == b""
+    assert read_object(files, "run.json") is None
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path, agent: AgentClient) -> None:
+    (tmp_path / "m").mkdir()
+    lines = HostFiles(lambda: agent, str(tmp_path)).journal("m")
+    with pytest.raises(HostError, match="cannot be read"):
+        lines.lines_at([0])
+    with pytest.raises(HostError, match="cannot be read"):
+        lines.part(0, 10)
+
+
+def test_what_an_agent_sends_is_counted(tmp_path: Path, agent: AgentClient) -> None:
+    (tmp_path / "m").write_bytes(b"x" * 5_000)
+    before = agent.received_bytes
+    HostFiles(lambda: agent, str(tmp_path)).journal("m").part(0, 4_000)
+    assert 4_000 <= agent.received_bytes - before < 4_500
+
+
+def test_of_a_long_journal_the_last_objects_are_kept(tmp_path: Path) -> None:
+    from yoked.report.growing import LocalLines
+
+    path = tmp_path / "m"
+    path.write_bytes(b"".join(b'{"n":%d}\n' % number for number in range(100)) + b"[1]\nodd\n")
+    journal = GrowingJournal(LocalLines(path), 60)
+    journal.update()
+    # The first line is cut, and no object.
+    assert [each["n"] for each in journal.objects] == [95, 96, 97, 98, 99]
+    with path.open("ab") as file:
+        file.write(b'{"n":100}\n{"n":1')
+    journal.update()
+    assert journal.objects[-1] == {"n": 100}
+
+
+def test_a_line_longer_than_all_is_passed_over(tmp_path: Path) -> None:
+    from yoked.report.growing import LocalLines
+
+    path = tmp_path / "m"
+    path.write_bytes(b"")
+    journal = GrowingJournal(LocalLines(path), 20)
+    journal.update()
+    path.write_bytes(b"x" * 50 + b'\n{"n":1}\n')
+    for _ in range(5):
+        journal.update()
+    assert journal.objects == [{"n": 1}]
