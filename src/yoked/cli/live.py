@@ -214,6 +214,6 @@ def report_job(
     output.result(
         job_payload(job, run),
         verdict=f"run {run} runs on {len(job.started.nodes)} hosts, and needs nobody here",
-        next_commands=[f"yoked attach {run}{flag}", f"yoked stop {run}{flag}"],
+        next_commands=[f"yoked {word} {run}{flag}" for word in ("watch", "attach", "stop")],
     )
     return 0

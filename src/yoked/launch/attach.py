@@ -176,6 +176,11 @@ _BECAME = {
 }
 
 
+def watch_line(run: str, fleet_flag: str) -> str:
+    """Where more of a run is to be seen. fleet_flag: as below."""
+    return f"`yoked watch {quote(run)}{fleet_flag}` elsewhere shows its ranks, links and curves"
+
+
 @contextlib.contextmanager
 def left_running(run: str, note: Callable[[str], None], fleet_flag: str) -> Iterator[None]:
     """Say of a run that it goes on, where Ctrl-C comes before there is an end of it to tell of.

@@ -124,7 +124,7 @@ def run_here(
         if run.run_dir is not None:
             view.note(
                 f"run {run.run}: Ctrl-C saves and stops; should this terminal go, the run goes "
-                f"on, and `yoked attach {run.quoted}` shows it"
+                f"on, and `yoked attach {run.quoted}` or `yoked watch {run.quoted}` shows it"
             )
         handle = RunHandle(job, {HERE: client}, _again)
         end = handle.follow(view)

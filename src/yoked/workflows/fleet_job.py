@@ -11,7 +11,7 @@ from yoked.doctor.preflight import run_preflight
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
-from yoked.launch.attach import JobEnd, View, left_running, shown
+from yoked.launch.attach import JobEnd, View, left_running, shown, watch_line
 from yoked.launch.busy import Share, other_runs, require_free, runs_of_others, tell_all
 from yoked.launch.datapush import push_compiled
 from yoked.launch.environment import all_versions, check_versions
@@ -107,6 +107,7 @@ def run_job(
             drawn.close()  # whoever follows the run has the line
             end = None
             if not detach:
+                view.note(watch_line(started.run, fleet.flag))
                 end = RunHandle.of(started, reconnecting(fleet)).follow(view)
         job = FleetJob(started, end)
         if after is not None:

@@ -12,7 +12,7 @@ from yoked.cli.live import LiveView, report_end
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
-from yoked.launch.attach import left_running
+from yoked.launch.attach import left_running, watch_line
 from yoked.launch.hosts import reach_hosts
 
 
@@ -37,6 +37,8 @@ def command(
     with reach_hosts(opened := open_fleet(fleet), output.note, wait=False) as hosts:
         found = (None if run is None else hosts.active_run(run)) or hosts.run(run)
         with left_running(found.record.name, output.note, flag):
+            if found.record.active:
+                output.note(watch_line(found.record.name, flag))
             end = found.follow(LiveView(output), tail_lines=tail)
         bring_record(end, found, opened.path, output.note)
     return report_end(end, output, flag)

@@ -190,7 +190,7 @@ def run_training(config: TrainConfig, output: Output, flags: JobFlags) -> int:
     output.result(
         {"run": config.run, "state": "running", "dir": str(config.runs_dir / (config.run or ""))},
         verdict=f"run {config.run} trains, and needs nobody here",
-        next_commands=[f"yoked attach {named}", f"yoked stop {named}"],
+        next_commands=[f"yoked {word} {named}" for word in ("watch", "attach", "stop")],
     )
     return 0
 
