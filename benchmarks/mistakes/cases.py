@@ -180,6 +180,14 @@ MISTAKES = {
         Mistake("runs --fleet none.toml", "yoked init HOST... --fleet none.toml"),
         Mistake("runs night", "yoked runs --help", ("yoked runs",)),
     ),
+    "watch": (
+        Mistake("watch nigt --once", "did you mean night?", ("yoked watch night --once",)),
+        Mistake("watch --port 8765", "yoked watch --web --port 8765"),
+        Mistake("watch --web --once", "yoked watch --web"),
+        Mistake("watch --web --port 70000", "--port 8765"),
+        meant("watch night --once --jsn", "watch night --once --json"),
+        Mistake("watch night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+    ),
     "attach": (
         Mistake("attach nigt", "did you mean night?", ("yoked attach night",)),
         meant("attach night --jsn", "attach night --json"),
