@@ -110,7 +110,11 @@ class Page:
 
     def open(self, path: Path) -> None:
         """Load a file, and wait until it has drawn."""
-        self.call("Page.navigate", url=path.absolute().as_uri())
+        self.visit(path.absolute().as_uri())
+
+    def visit(self, url: str) -> None:
+        """Load an address, and wait until it has drawn."""
+        self.call("Page.navigate", url=url)
         self.run("new Promise(done => document.readyState === 'complete' ? done() : onload = done)")
         self.settle()
 

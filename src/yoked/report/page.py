@@ -14,9 +14,9 @@ import html
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yoked.core.fs import write_bytes
 from yoked.text import one_line, plain
@@ -31,20 +31,50 @@ _LICENSE = "vendor/LICENSE"
 _UNSAFE = {ord(each): f"\\u{ord(each):04x}" for each in "<>&"}
 
 
+class Page(NamedTuple):
+    """A page, and its policy, which stands in it too."""
+
+    html: str
+    policy: str
+
+
 def page_of(figures: Mapping[str, Any]) -> str:
     """The page, as HTML. figures: as `figures_of` returns them."""
-    styles, scripts = (tuple(map(_text, names)) for names in (_STYLES, _SCRIPTS))
+    return page_with(
+        title=f"{one_line(str(figures['run']))} — yoked report",
+        said=f"{one_line(str(figures['verdict']))}.",
+        figures=figures,
+    ).html
+
+
+def page_with(
+    *,
+    title: str,
+    said: str,
+    figures: Mapping[str, Any] | None,
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    policy: Sequence[str] = (),
+) -> Page:
+    """The page with more styles and scripts, which come last, and more directives of its policy.
+
+    said: to who has scripts switched off. figures: None: a script gets them later.
+    """
+    styles = (*map(_text, _STYLES), *styles)
+    scripts = (*map(_text, _SCRIPTS), *scripts)
+    allowed = _policy(styles, scripts, policy)
     parts = {
-        "POLICY": _policy(styles, scripts),
-        "TITLE": html.escape(f"{one_line(str(figures['run']))} — yoked report"),
-        "VERDICT": html.escape(f"{one_line(str(figures['verdict']))}."),
+        "POLICY": allowed,
+        "TITLE": html.escape(title),
+        "SAID": html.escape(said),
         "LICENSE": _text(_LICENSE),
         "STYLE": "\n".join(f"<style>{each}</style>" for each in styles),
         "FIGURES": json.dumps(_shown(figures), allow_nan=False).translate(_UNSAFE),
         "SCRIPT": "\n".join(f"<script>{each}</script>" for each in scripts),
     }
     # In one pass: what is put in is not looked at again.
-    return re.sub("@([A-Z]+)@", lambda place: parts[place[1]], _text("page.html"))
+    text = re.sub("@([A-Z]+)@", lambda place: parts[place[1]], _text("page.html"))
+    return Page(text, allowed)
 
 
 def write_page(figures: Mapping[str, Any], path: Path) -> None:
@@ -56,13 +86,14 @@ def _text(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _policy(styles: tuple[str, ...], scripts: tuple[str, ...]) -> str:
+def _policy(styles: Sequence[str], scripts: Sequence[str], more: Sequence[str]) -> str:
     """A content security policy: nothing is loaded, sent or run but what stands here."""
     allowed = {"style-src": styles, "script-src": scripts}
     return "; ".join(
         [
             "default-src 'none'",
             *(f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()),
+            *more,
             "base-uri 'none'",
             "form-action 'none'",
         ]

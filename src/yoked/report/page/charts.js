@@ -16,7 +16,7 @@ const charts = (() => {
   let view = null; // {min, max} in steps; null: all of them
   let narrowest = 2;
   let pointed = null; // a step
-  let onView = () => {};
+  const onView = []; // who is told which steps are shown
   let top = null; // see stackTop; null: to be found anew
   let inks = null;
 
@@ -54,6 +54,13 @@ const charts = (() => {
     return context.createPattern(tile, "repeat");
   }
 
+  /** The colours of the page, and what the parts of a time are filled with, for another canvas. */
+  function fills(context) {
+    inks = readInks();
+    const parts = ["compute", "comm", "wait"].map((name) => [name, pattern(context, name)]);
+    return { ...inks, ...Object.fromEntries(parts) };
+  }
+
   // ---------------------------------------------------------------- what is shown of the steps
 
   const shown = () => view ?? whole;
@@ -63,7 +70,7 @@ const charts = (() => {
     view = wanted && clamped(wanted);
     top = null;
     for (const { plot } of plots.values()) plot.setScale("x", shown());
-    onView(shown(), view !== null);
+    for (const tell of onView) tell(shown(), view !== null);
   }
 
   function clamped({ min, max }) {
@@ -407,6 +414,6 @@ const charts = (() => {
 
   return {
     figure, draw, redraw, show, zoomBy, pan,
-    stackTop, shown, whenViewed: (listener) => { onView = listener; },
+    stackTop, shown, fills, whenViewed: (listener) => { onView.push(listener); },
   };
 })();

@@ -5,6 +5,8 @@ const page = (() => {
   const { h } = dom;
   const { isNumber, grouped, duration, plural } = units;
   let figures = null;
+  // What a page of a run that goes on has around them: {title, header, first, after, last}.
+  let around = null;
   let isLog = false;
 
   // ---------------------------------------------------------------- the charts' figures
@@ -185,17 +187,20 @@ const page = (() => {
   charts.whenViewed(({ min, max }, isPart) => {
     const node = document.getElementById("steps-shown");
     const isTimed = !figures.steps;
+    // It is read aloud, so it stays as it is while steps are added.
+    const all = around === null ? `: ${plural(figures.steps, "step")}` : "";
     const text = isTimed
       ? (isPart ? `${duration(Math.max(0, min))} to ${duration(max)} of the run` : "Whole run")
       : isPart
-      ? `Steps ${grouped(Math.ceil(min))} to ${grouped(Math.floor(max))} of ${grouped(figures.steps)}`
-      : `Whole run: ${plural(figures.steps, "step")}`;
+      ? `Steps ${grouped(Math.ceil(min))} to ${grouped(Math.floor(max))}${
+        around === null ? ` of ${grouped(figures.steps)}` : ""}`
+      : `Whole run${all}`;
     if (node !== null && node.textContent !== text) node.textContent = text;
   });
 
   function toggleLog() {
     isLog = !isLog;
-    render(figures);
+    render(figures, around);
   }
 
   async function copy(text) {
@@ -214,8 +219,9 @@ const page = (() => {
   }
 
   /** Show these figures: those of src/yoked/report/figures.py. */
-  function render(newer) {
+  function render(newer, live = null) {
     figures = newer;
+    around = live;
     const curve = { ...figures.curve, step: column(figures.curve?.step) };
     const marks = column(figures.resumed).filter(isNumber);
     const times = figures.steps
@@ -226,13 +232,17 @@ const page = (() => {
       speedChart(curve, marks),
     ].filter((chart) => chart !== null);
     const all = [...times, ...learned];
-    document.title = `${figures.run} — yoked report`;
-    dom.patch(document.getElementById("header"), sections.header(figures).filter(Boolean));
+    document.title = live?.title ?? `${figures.run} — yoked report`;
+    const header = live?.header ?? sections.header(figures);
+    const parts = [
+      sections.time(figures, times), sections.learning(figures, learned, { isLog, toggleLog }),
+    ];
+    dom.patch(document.getElementById("header"), header.filter(Boolean));
     dom.patch(document.getElementById("main"), [
-      h("div", { key: "steps" },
-        all.length > 0 && toolbar(),
-        sections.time(figures, times),
-        sections.learning(figures, learned, { isLog, toggleLog })),
+      ...(live?.first ?? []),
+      // While it goes on, its first question is answered above, and the loss is the next.
+      h("div", { key: "steps" }, all.length > 0 && toolbar(), live === null ? parts : parts.reverse()),
+      ...(live?.after ?? []),
       sections.links(figures),
       sections.told(figures),
       sections.foreseen(figures),
@@ -241,6 +251,7 @@ const page = (() => {
       sections.against(figures),
       sections.configuration(figures),
       sections.command(figures, copy),
+      ...(live?.last ?? []),
     ].filter(Boolean));
     charts.draw(all, figures.steps ? figures.steps_each : 1);
   }
@@ -254,6 +265,7 @@ const page = (() => {
   addEventListener("beforeprint", () => onPaper(true));
   addEventListener("afterprint", () => onPaper(false));
 
-  render(JSON.parse(document.getElementById("figures").textContent));
+  const told = JSON.parse(document.getElementById("figures").textContent);
+  if (told !== null) render(told);
   return { render };
 })();

@@ -15,6 +15,7 @@ const sections = (() => {
   ];
   // Maps, as words of the figures are foreign: an object knows "constructor", too.
   const STATES = new Map([
+    ["running", ["▶", "running"]], ["prepared", ["…", "prepared"]],
     ["finished", ["✓", "finished"]], ["failed", ["✕", "failed"]], ["interrupted", ["■", "stopped"]],
     ["lost", ["?", "end unknown"]], ["unknown", ["…", "no end on record"]],
   ]);
@@ -52,14 +53,18 @@ const sections = (() => {
   // ---------------------------------------------------------------- the verdict
 
   function header(figures) {
-    const [sign, state] = STATES.get(figures.state) ?? ["…", String(figures.state ?? "unknown")];
     return [
-      h("p", { key: "state", class: `state ${STATES.has(figures.state) ? figures.state : "unknown"}` },
-        h("span", { "aria-hidden": "true" }, sign), ` ${state}`),
+      stateOf(figures),
       h("h1", { key: "verdict" }, verdict(figures)),
       summary(figures),
-      why(figures),
+      why(figures, figures.state === "failed" ? "bad" : ""),
     ];
+  }
+
+  function stateOf({ state: told }) {
+    const [sign, state] = STATES.get(told) ?? ["…", String(told ?? "unknown")];
+    return h("p", { key: "state", class: `state ${STATES.has(told) ? told : "unknown"}` },
+      h("span", { "aria-hidden": "true" }, sign), ` ${state}`);
   }
 
   /** What became of the run, large, and its figures. */
@@ -89,14 +94,20 @@ const sections = (() => {
       ["attempts", figures.attempts > 1 && grouped(figures.attempts)],
       ["folder", isText(figures.dir) && figures.dir],
     ].filter(([, text]) => text);
+    return tiles(lines);
+  }
+
+  /** lines: [name, text]; those without a text are left out before. */
+  function tiles(lines) {
     return h("dl", { key: "summary", class: "tiles" }, lines.map(([name, text]) =>
       h("div", { class: name === "folder" ? "wide" : "" }, h("dt", {}, name), h("dd", {}, text))));
   }
 
-  function why(figures) {
+  /** Evidence, and what to do. level: as an event has it. */
+  function why(figures, level) {
     const [reasons, steps] = [listOf(figures.why), listOf(figures.next)];
     if (!reasons.length && !steps.length) return null;
-    return h("div", { key: "why", class: `card ${figures.state === "failed" ? "bad" : ""}` },
+    return h("div", { key: "why", class: `card ${level}` },
       reasons.length > 0 && [h("h2", {}, "Why"),
         h("ul", {}, reasons.map((each) => h("li", {}, each)))],
       steps.length > 0 && [h("h2", {}, "Next"), h("ul", { class: "next" }, steps.map(nextStep))]);
@@ -411,7 +422,8 @@ const sections = (() => {
   }
 
   return {
-    PARTS, nameOf, sharesOf, header, time, learning, links, told, foreseen, chosen, hosts,
+    PARTS, LEVELS, nameOf, sharesOf, section, table, tiles, stateOf, verdict, why, nextStep,
+    header, time, learning, links, told, foreseen, chosen, hosts,
     against, configuration, command,
   };
 })();
