@@ -5,12 +5,16 @@ const live = (() => {
   const AGAIN_MS = 1000;
   // The server says something every five seconds.
   const SILENT_MS = 15000;
+  // A look that takes so long waits for a host.
+  const OLD_MS = 10000;
   const ZOOMED_MS = 200;
   const MOST_POINTS = 600;
 
   let told = null; // {view, problem}, as the server has it
   let source = null;
   let heard = performance.now();
+  let looked = performance.now();
+  let isOld = false;
   let lostSince = null; // Unix
   let runs = { rows: null, problem: null, isAsked: false };
   let detail = null; // {min, max, run, curve}: the steps that are shown, read in full
@@ -28,11 +32,18 @@ const live = (() => {
       lostSince = null;
       if (act(JSON.parse(event.data)) || wasLost) show();
     });
-    on("whole", (data) => { told = data; return true; });
-    on("changes", (data) => { told = state.applied(told, data); return data !== null; });
+    on("whole", (data) => got(data));
+    on("changes", (data) => got(state.applied(told, data)));
     on("alive", () => false);
     // Its own retry ends for ever at an answer that is an error, as of a tunnel without a server.
     source.onerror = lost;
+  }
+
+  function got(newer) {
+    told = newer;
+    looked = performance.now();
+    isOld = false;
+    return true;
   }
 
   function lost() {
@@ -44,7 +55,12 @@ const live = (() => {
     setTimeout(connect, AGAIN_MS);
   }
 
-  setInterval(() => { if (performance.now() - heard > SILENT_MS) lost(); }, 1000);
+  setInterval(() => {
+    if (performance.now() - heard > SILENT_MS) lost();
+    if (isOld || performance.now() - looked < OLD_MS) return;
+    isOld = true;
+    show();
+  }, 1000);
   addEventListener("online", () => { if (lostSince === null) lost(); });
 
   async function ask(path, options) {
@@ -141,7 +157,7 @@ const live = (() => {
     document.documentElement.classList.toggle("stale", lostSince !== null || Boolean(told?.problem));
     const listed = now.runs(view?.run, runs, { open: list, choose });
     const on_top = [
-      now.connection({ lostSince, seen: view?.time_s ?? null, view }),
+      now.connection({ lostSince, isOld, seen: view?.time_s ?? null, view }),
       now.problem(told?.problem ?? null),
     ];
     if (view === null) {

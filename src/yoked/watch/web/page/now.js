@@ -20,12 +20,13 @@ const now = (() => {
   // ---------------------------------------------------------------- on top
 
   /** Whether it hears from the server, and how the run stands. lostSince, seen: Unix, or null. */
-  function connection({ lostSince, seen, view }) {
+  function connection({ lostSince, isOld, seen, view }) {
     const isEnded = view !== null && !view.active;
     const last = seen === null ? "" : ` The figures are those of ${clockOf(seen)}.`;
     const text = lostSince !== null
       ? `✕ Not connected since ${clockOf(lostSince)}. It tries again every second.${last}`
       : seen === null ? "… Looking for the first time."
+      : isOld ? `● Connected; the last look takes long.${last}`
       : isEnded ? "■ Connected. This run does not go on." : "● Connected, live";
     return h("div", { key: "top", class: "top" },
       view !== null && sections.stateOf(view),
@@ -44,9 +45,9 @@ const now = (() => {
     const level = levelOf(view.verdict.level);
     return [
       h("h1", { key: "verdict", class: `verdict ${level}`, "aria-live": "polite", "aria-atomic": "true" },
-        sign(level),
-        !view.verdict.text.startsWith(`run ${view.run}`) && h("span", { class: "run" }, `${view.run} `),
-        sections.verdict({ verdict: view.verdict.text, run: view.run })),
+        sign(level), h("span", {},
+          !view.verdict.text.startsWith(`run ${view.run}`) && h("span", { class: "run" }, `${view.run} `),
+          sections.verdict({ verdict: view.verdict.text, run: view.run }))),
       sections.why({ why: view.verdict.why, next: view.verdict.next }, level),
     ];
   }
