@@ -71,13 +71,13 @@ class Looker:
         """What a page is sent: the whole state, then what changes; "alive" in between."""
         self._pages += 1
         self._wanted.set()
-        if time.monotonic() - self._looked_s > _SHOWN_FOR_S:
-            self._state = None
-        sent = None
+        is_old = time.monotonic() - self._looked_s > _SHOWN_FOR_S
+        passed_over, sent = self._state if is_old else None, None
         try:
             while not self._ended:
                 state, news = self._state, self._news
-                if state is not None and state is not sent:
+                if state is not sent and state is not passed_over:
+                    assert state is not None
                     yield ("whole", state) if sent is None else ("changes", changes(sent, state))
                     sent = state
                     continue

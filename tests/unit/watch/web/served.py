@@ -16,9 +16,8 @@ TOKEN = "a-token_of-these-tests"
 class Served:
     """A server in a thread of this process."""
 
-    def __init__(self, watched: Watched, port: int | None) -> None:
-        self.notes: list[str] = []
-        self._listener = listening(port, self.notes.append)
+    def __init__(self, watched: Watched, port: int = 0) -> None:
+        self._listener = listening(port, lambda _: None)
         self.port: int = self._listener.getsockname()[1]
         self.server = Server(watched, TOKEN)
         self.problem: BaseException | None = None
@@ -42,7 +41,7 @@ class Served:
 
 
 @contextmanager
-def served(watched: Watched, port: int | None = None) -> Iterator[Served]:
+def served(watched: Watched, port: int = 0) -> Iterator[Served]:
     found = Served(watched, port)
     try:
         yield found

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -233,6 +234,23 @@ def test_the_last_steps_are_read_with_keys_and_with_the_pointer(
     assert place >= 0
     assert f"step {step}, 1 alpha1: computing {recent['compute_s'][1][place]:.2f} s" in said[-1]
     assert ", 2 alpha2: computing" in pointed
+
+
+def test_a_look_that_takes_long_is_told(opened: Opened) -> None:
+    watched, answers = Moving(), threading.Event()
+    with served(watched) as server:
+        page = opened(server)
+        watched.on_look = lambda: answers.wait(30)
+        # Its clock goes fast, so that ten seconds are soon over.
+        page.run(
+            "(() => { const now = performance.now.bind(performance), since = now();"
+            " performance.now = () => since + 8 * (now() - since); })()"
+        )
+        said = wait_for(page, f"{CONNECTION}.includes('takes long') && {CONNECTION}")
+        answers.set()
+        wait_for(page, f"{CONNECTION} === '● Connected, live'")
+
+    assert "The figures are those of" in said
 
 
 def test_another_run_is_chosen_from_the_list(opened: Opened) -> None:

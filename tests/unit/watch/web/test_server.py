@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.report.run_folders import write_run
 from tests.unit.watch.web.moving import Moving, Nothing
 from tests.unit.watch.web.served import TOKEN, Served, served
 
@@ -20,7 +26,8 @@ from yoked.watch.web.app import MOST_PAGES, NO_ADDRESS, NOT_LOOPBACK, NOT_OURS
 from yoked.watch.web.secret import kept_token
 from yoked.watch.web.serving import PORTS, listening
 
-WITHIN_S = 10.0
+ROOT = Path(__file__).parents[4]
+WITHIN_S = 20.0
 
 
 def asked(
@@ -143,7 +150,7 @@ def test_another_page_of_the_browser_is_refused(
 @pytest.mark.parametrize(
     "path", ["", "events", "curve?first=0&last=9&points=9", "runs", "favicon.ico"]
 )
-@pytest.mark.parametrize("token", ["", "a", TOKEN[:-1], TOKEN + "x", "%00", "..", "%C3%A9"])
+@pytest.mark.parametrize("token", ["", "a", TOKEN[:-1], TOKEN + "x", "%00", "..", "%C3%A9", "%FF"])
 def test_without_its_token_nothing_is_told(server: Served, path: str, token: str) -> None:
     status, headers, text = asked(server, f"/{token}/{path}")
 
@@ -227,6 +234,27 @@ def test_a_look_that_fails_is_told_and_the_last_view_stays() -> None:
     assert healed["problem"] == [None]
 
 
+def test_a_page_that_comes_later_waits_for_a_look_and_still_has_the_last_view_if_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("yoked.watch.web.looking._SHOWN_FOR_S", 0.0)
+    watched = Moving()
+    with served(watched) as server:
+        with stream(server) as events:
+            _, first = events.next()
+        wait_until(lambda: server.server.looker.pages == 0)
+        with stream(server) as events:
+            _, later = events.next()
+        wait_until(lambda: server.server.looker.pages == 0)
+        watched.failure = HostError("alpha does not answer", fix="yoked doctor")
+        with stream(server) as events:
+            _, failed = events.next()
+
+    steps = [each["view"]["progress"]["step"] for each in (first, later, failed)]
+    assert steps[0] < steps[1] <= steps[2]
+    assert failed["problem"]["what"] == "alpha does not answer"
+
+
 def test_a_bug_in_a_look_ends_the_server_with_it() -> None:
     watched = Moving()
 
@@ -234,7 +262,7 @@ def test_a_bug_in_a_look_ends_the_server_with_it() -> None:
         raise ZeroDivisionError
 
     watched.on_look = fail
-    found = Served(watched, None)
+    found = Served(watched)
     with stream(found):
         pass
     wait_until(lambda: found.problem is not None)
@@ -306,7 +334,7 @@ def test_more_pages_than_the_most_are_told_so() -> None:
 
 def test_streams_end_with_the_server_and_its_thread_too() -> None:
     before = set(threading.enumerate())
-    found = Served(Moving(), None)
+    found = Served(Moving())
     events = Stream(found)
     events.next()
 
@@ -316,6 +344,39 @@ def test_streams_end_with_the_server_and_its_thread_too() -> None:
     assert not events.answer.read().strip() or events.answer.isclosed()
     events.close()
     wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main())"
+
+
+def test_the_command_shows_a_run_of_this_machine_until_ctrl_c(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "evening", ranks=2)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "watch", "evening", "--web"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    try:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        url = next(each for each in lines if "the page is at" in each).split()[-1]
+        with urllib.request.urlopen(f"{url}events", timeout=WITHIN_S) as events:
+            assert events.readline() == b"event: whole\n"
+            state = json.loads(events.readline().removeprefix(b"data: "))
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=WITHIN_S)[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert state["view"]["run"] == "evening"
+    assert state["view"]["figures"]["steps"] == 60
+    assert process.returncode == 0
+    assert said.startswith("note: from another machine: ssh -L ")
+    assert len(said.splitlines()) == 1
 
 
 # ---- its token and its port

@@ -63,10 +63,11 @@ const live = (() => {
   }, 1000);
   addEventListener("online", () => { if (lostSince === null) lost(); });
 
+  /** What the server answers. Throws an Error that says why not. */
   async function ask(path, options) {
-    const answer = await fetch(path, options);
-    const found = await answer.json();
-    if (!answer.ok) throw new Error([found.what, ...found.fix].join(" — "));
+    const found = await fetch(path, options).then((answer) => answer.json()).catch(() => null);
+    if (found === null) throw new Error("The server does not answer: it may have ended.");
+    if (found.what !== undefined) throw new Error([found.what, ...found.fix].join(" — "));
     return found;
   }
 
