@@ -22,8 +22,26 @@ _DIGITS = 6
 _LARGE = 1e5
 
 
+def as_data(value: Any) -> Any:
+    """A value as dicts and lists of its own, which nobody else changes. Columns of numbers, which
+    are most of a view, are taken as they are.
+    """
+    if is_dataclass(value):
+        return {each.name: as_data(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: as_data(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], float | int | None):
+            return list(value)
+        return [as_data(each) for each in value]
+    return value
+
+
 def sendable(value: Any) -> Any:
-    """A value as JSON data: figures rounded to what a page shows, control characters visible."""
+    """A value as JSON data: figures rounded to what a page shows, control characters visible.
+
+    What stays takes as long as what changes, so a change is found first.
+    """
     if isinstance(value, float):
         if not math.isfinite(value):
             return str(value)
@@ -31,7 +49,7 @@ def sendable(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)
     if is_dataclass(value):
-        return {each.name: sendable(getattr(value, each.name)) for each in fields(value)}
+        return sendable(as_data(value))
     if isinstance(value, Mapping):
         return {plain(str(name)): sendable(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -40,7 +58,9 @@ def sendable(value: Any) -> Any:
 
 
 def changes(old: Any, new: Any) -> Any:
-    """The change that makes `old` what `new` is; None: there is none."""
+    """The change that makes `old` what `new` is, both as `as_data` returns them; None: there is
+    none.
+    """
     if old == new:
         return None
     if isinstance(old, dict) and isinstance(new, dict):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from yoked.errors import UsageError, YokedError
 from yoked.text import one_line
 from yoked.watch.view import RunRow, Watched
-from yoked.watch.web.changes import changes, sendable
+from yoked.watch.web.changes import as_data, changes, sendable
 
 _T = TypeVar("_T")
 
@@ -78,7 +78,10 @@ class Looker:
                 state, news = self._state, self._news
                 if state is not sent and state is not passed_over:
                     assert state is not None
-                    yield ("whole", state) if sent is None else ("changes", changes(sent, state))
+                    if sent is None:
+                        yield "whole", sendable(state)
+                    else:
+                        yield "changes", sendable(changes(sent, state))
                     sent = state
                     continue
                 try:
@@ -115,11 +118,11 @@ class Looker:
     async def _look(self) -> dict[str, Any]:
         before = self._state or {"view": None, "problem": None}
         try:
-            view = await self._ask(lambda: sendable(self._watched.look()))
+            view = await self._ask(lambda: as_data(self._watched.look()))
         except YokedError as problem:
             since_s = (before["problem"] or {}).get("since_s", time.time())
             told = {"what": problem.what, "fix": list(problem.fix), "since_s": since_s}
-            return {"view": before["view"], "problem": sendable(told)}
+            return {"view": before["view"], "problem": told}
         return {"view": view, "problem": None}
 
     def _publish(self, state: dict[str, Any] | None) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.watch.web.moving import Moving
 
-from yoked.watch.web.changes import changes, sendable
+from yoked.watch.view import RankNow
+from yoked.watch.web.changes import as_data, changes, sendable
 
 SIZE_BYTES = 5000
 SCALARS = st.none() | st.booleans() | st.integers(0, 3) | st.text("ab", max_size=2)
@@ -69,12 +70,23 @@ def test_steps_that_slide_out_of_the_window_cost_what_came() -> None:
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_usual_update_of_a_long_run_is_small(ranks: int) -> None:
     watched = Moving(ranks, 2401, each_look=2)
-    first, second = (sendable(watched.look()) for _ in range(2))
+    first, second = (as_data(watched.look()) for _ in range(2))
 
-    size = len(json.dumps(changes(first, second), separators=(",", ":")))
+    size = len(json.dumps(sendable(changes(first, second)), separators=(",", ":")))
 
     assert len(first["figures"]["curve"]["step"]) > 500
     assert size < SIZE_BYTES, size
+
+
+def test_a_view_that_is_kept_is_changed_by_nobody() -> None:
+    column, names = [1.0, None], [{"name": "a"}]
+    kept = as_data({"column": column, "names": names, "memory": RankNow(0, "alpha")})
+
+    column.append(2.0)
+    names[0]["name"] = "b"
+
+    assert (kept["column"], kept["names"]) == ([1.0, None], [{"name": "a"}])
+    assert kept["memory"]["host"] == "alpha"
 
 
 def test_figures_are_rounded_to_what_is_shown_and_times_of_a_clock_are_not() -> None:

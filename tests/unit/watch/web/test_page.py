@@ -30,6 +30,7 @@ from tests.unit.watch.web.served import Served, served
 
 from yoked.errors import HostError
 from yoked.watch.view import RankNow, RecentSteps, Verdict, View
+from yoked.watch.web.changes import sendable
 
 AXE = Path(__file__).parents[3] / "vendor" / "axe-core" / "axe.min.js"
 ROOT = Path(__file__).parents[4]
@@ -142,7 +143,9 @@ def test_what_the_page_puts_together_is_what_the_server_has(opened: Opened, serv
         require_moving(page)
 
     deadline = time.monotonic() + 20
-    while json.loads(page.run("JSON.stringify(live.state())")) != server.server.looker._state:
+    while json.loads(page.run("JSON.stringify(live.state())")) != sendable(
+        server.server.looker._state
+    ):
         assert time.monotonic() < deadline
 
 
