@@ -1,0 +1,68 @@
+"""One view as plain text: for a screen reader, a pipe, a log, and in full on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yoked.watch.terminal.ink import Line, finished, line, text_of
+from yoked.watch.terminal.rows import (
+    clock,
+    cost,
+    curve_of,
+    events,
+    header,
+    links,
+    ranks,
+    verdict,
+)
+from yoked.watch.view import View
+
+
+def lines(view: View, width: int, *, in_ascii: bool = False) -> list[str]:
+    """One view as plain text, for a screen reader, a pipe, a log: words and figures, no drawing.
+
+    width: of a line at most, but for commands to paste. in_ascii: for a locale without Unicode.
+    """
+    drawn = list(full(view, width))
+    return [text_of(each) for each in finished(drawn, max(width, 20), in_ascii=in_ascii)]
+
+
+def full(view: View, width: int) -> Iterator[Line]:
+    """All that a view says, without curves, line by line."""
+    everything = 10**6
+    yield header(view, width, bars=False)
+    yield from verdict(view, width, everything)
+    yield from _block(ranks(view, width, rows=everything, selected=None, bars=False))
+    yield from _block([line(f" {text}") for text in _curve_words(view)])
+    yield from _block(links(view, width, everything, bars=False))
+    yield from _block(events(view, width, everything, fixes=True))
+    yield from _block([line(f" {cost(view)}; seen at {clock(view.time_s, view.time_s)}")])
+
+
+def _block(block: list[Line]) -> Iterator[Line]:
+    """With an empty line before it, if there is any."""
+    if block:
+        yield ()
+        yield from block
+
+
+def _curve_words(view: View) -> Iterator[str]:
+    """The curves, as a sentence each."""
+    curve = curve_of(view)
+    for name, unit, digits in (("loss", "nats", ".4f"), ("tokens_per_s", "tokens/s", ",.0f")):
+        points = [
+            (step, value)
+            for step, value in zip(curve.get("step", ()), curve.get(name, ()), strict=False)
+            if value is not None
+        ]
+        if points:
+            (first, begins), (last, ends) = points[0], points[-1]
+            called = "speed" if name == "tokens_per_s" else name
+            yield (
+                f"{called}: {begins:{digits}} {unit} at step {first:,}, {ends:{digits}} at "
+                f"step {last:,}"
+            )
+    for each in view.figures.get("evaluations", ())[-1:]:
+        yield f"validation: {each['val_bpb']:.4f} bits per byte after {each['step']:,} steps"
+    if view.sampled:
+        yield "the curve is of a sample of its lines: the journal is long"
