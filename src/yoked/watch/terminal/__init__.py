@@ -1,4 +1,4 @@
-"""`yoked watch` in the terminal: `show` draws a run until the person leaves, `lines` prints it."""
+"""`yoked watch` in the terminal: a run is drawn until the person leaves."""
 
 from __future__ import annotations
 
@@ -6,32 +6,19 @@ import sys
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from yoked.errors import UsageError
 from yoked.text import one_line
-from yoked.watch.terminal.plain import lines
 
 if TYPE_CHECKING:
     from yoked.watch.view import View, Watched
-
-__all__ = ["lines", "show"]
 
 
 def show(watched: Watched, *, chosen: bool, flag: str = "") -> None:
     """Draw a run on this terminal until the person leaves; then say that it goes on.
 
     chosen: False: begin with the list of runs. flag: what a command line about its hosts ends with.
-    Raises UsageError where Textual is not installed.
     """
-    try:
-        from yoked.watch.terminal.app import WatchApp
-    except ModuleNotFoundError as problem:
-        raise UsageError(
-            f"the view in the terminal needs {problem.name}, which is not installed",
-            fix=(
-                "pip install 'yoked[watch]'",
-                "yoked watch --once    prints one view without it",
-            ),
-        ) from problem
+    from yoked.watch.terminal.app import WatchApp
+
     app = WatchApp(watched, chosen=chosen)
     app.run()
     if app.bug is not None:

@@ -303,8 +303,8 @@ class WatchApp(App[None]):
         """The run."""
         return self._board
 
-    def on_mount(self) -> None:
-        """Begin to look."""
+    def on_ready(self) -> None:
+        """Begin to look: the screens are there."""
         self._asker = Asker(self.call_later)
         self.set_interval(1.0, self._tick)
         if not self.chosen:

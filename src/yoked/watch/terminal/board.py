@@ -32,12 +32,12 @@ _WIDE = 120
 KEYS = (
     ("q", "quit", "app.leave"),
     ("?", "help", "app.help"),
-    ("r", "runs", "runs"),
-    ("l", "log", "open_log"),
-    ("s", "save", "save"),
-    ("x", "stop", "stop"),
-    ("z", "zoom", "zoom"),
-    ("a", "all", "all"),
+    ("r", "runs", "screen.runs"),
+    ("l", "log", "screen.open_log"),
+    ("s", "save", "screen.save"),
+    ("x", "stop", "screen.stop"),
+    ("z", "zoom", "screen.zoom"),
+    ("a", "all", "screen.all"),
 )
 
 # In which order parts get rows, up to how many; the first ones are there on the smallest screen.

@@ -22,15 +22,15 @@ def plain_line(text: str) -> str:
     return one_line(shown.rpartition("\r")[2].expandtabs(8))
 
 
-def gone(before: Written, now: Written) -> int:
-    """How many of the first lines of `before` are not seen any more, as others came at the end."""
-    if before and now and before[-1] == now[-1] and before[0] == now[0]:
-        return 0
-    return next(
-        shift
-        for shift in range(len(before) + 1)
-        if list(before[shift:]) == list(now[: len(before) - shift])
-    )
+def moved(before: Written, now: Written, place: int) -> int:
+    """Where a line of `before` is now: that with the same two lines after it which is nearest."""
+    wanted = tuple(before[place : place + 3])
+    same = [
+        each
+        for each in range(len(now))
+        if now[each] == wanted[0] and tuple(now[each : each + len(wanted)]) == wanted
+    ]
+    return min(same, key=lambda each: abs(each - place), default=0)
 
 
 class LogText:

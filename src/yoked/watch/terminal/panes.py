@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,10 +12,10 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from yoked.units import plural
+from yoked.watch.lines import full
 from yoked.watch.terminal import log
 from yoked.watch.terminal.board import keys
 from yoked.watch.terminal.ink import Line, line, padded, wrapped
-from yoked.watch.terminal.plain import full
 from yoked.watch.terminal.widgets import Lines, Scrolled
 
 if TYPE_CHECKING:
@@ -207,11 +208,20 @@ class Log(Pane):
         """What the rank wrote, as it is now."""
         if written == self._written and not self._problem:
             return
-        shift = log.gone(self._written or (), written)
-        gone, self._problem = self._text.begins[shift], ""
-        self._at = None if self._at is None or self._at < shift else self._at - shift
-        self._written = written
-        self.body.put(self.rows(self.size.width), gone=gone)
+        before, begins, body = self._written, self._text.begins, self.body
+        self._written, self._problem = written, ""
+        top = body.top
+        if before:
+            # What is read stays where it is, though lines before it went.
+            line_at = bisect_right(begins, top) - 1
+            within = top - begins[line_at]
+            if self._at is not None:
+                self._at = log.moved(before, written, self._at)
+            rows = self.rows(self.size.width)
+            top = self._text.begins[log.moved(before, written, line_at)] + within
+        else:
+            rows = self.rows(self.size.width)
+        body.put(rows, top=top)
         self.draw_edges()
 
     def fail(self, problem: str) -> None:

@@ -47,6 +47,8 @@ STATE_LEVELS: Mapping[str, Level] = {
 # Packets sent again, above which a link loses time by it.
 _RESENT = 0.001
 _MOST_NAME = 16
+# Of which a rank's parts are, at most.
+_NOW_STEPS = 20
 
 
 def header(view: View, width: int, *, bars: bool = True) -> Line:
@@ -69,7 +71,7 @@ def header(view: View, width: int, *, bars: bool = True) -> Line:
 
 def _progress(view: View) -> LiveText:
     now, parts, done = view.progress, [], None
-    if now.stage and view.active:
+    if now.stage and view.active and now.stage != view.verdict.text:
         parts.append(LivePart(now.stage, 6))
     if now.steps:
         counter = f"{now.step:,}/{now.steps:,}"
@@ -95,13 +97,8 @@ def verdict(view: View, width: int, rows: int) -> list[Line]:
     text = wrapped(told.text, width - 7, most=max(1, min(2, rows - others)) if rows < 99 else 99)
     lines = _marked(MARKS[told.level], text, style, style or "strong")
     room = rows - len(lines)
-    silent = [f"{host} does not answer: {why}" for host, why in view.silent.items()]
     # What to do comes first where there is little room, then why, then who is silent.
-    wanted: list[tuple[str, Sequence[str]]] = [
-        ("next", told.next),
-        ("why", told.why),
-        ("! ", silent),
-    ]
+    wanted = [("next", told.next), *_reasons(view)]
     parts: dict[str, list[Line]] = {}
     for least in (True, False):
         for mark, texts in wanted:
@@ -109,6 +106,20 @@ def verdict(view: View, width: int, rows: int) -> list[Line]:
             most = 1 if least else 3 * len(texts)
             parts[mark] = _listed(mark, texts, width - 7, min(most, room - used))
     return [*lines, *parts["! "], *parts["why"], *parts["next"]]
+
+
+def reasons(view: View, width: int) -> list[Line]:
+    """Who does not answer, and the evidence of the verdict."""
+    found = reversed(_reasons(view))
+    return [
+        each for mark, texts in found for each in _listed(mark, texts, width - 7, 3 * len(texts))
+    ]
+
+
+def _reasons(view: View) -> list[tuple[str, Sequence[str]]]:
+    """Texts behind their marks, the most important first."""
+    silent = [f"{host}: {why}" for host, why in view.silent.items()]
+    return [("why", view.verdict.why), ("! ", silent)]
 
 
 def _listed(mark: str, texts: Sequence[str], cells: int, rows: int) -> list[Line]:
@@ -150,7 +161,7 @@ def ranks(
     lines = [plan.heading(window)]
     for place in window:
         row = plan.row(view.ranks[place], is_selected=place == selected)
-        lines.append(tuple(span._replace(action=f"open_log({place})") for span in row))
+        lines.append(tuple(span._replace(action=f"screen.open_log({place})") for span in row))
     return lines
 
 
@@ -166,7 +177,7 @@ class _RankPlan:
         stands = any(each.level == "bad" for each in view.ranks)
         wait_s = () if stands else view.recent.wait_s
         self._tails = {each.rank: _tail(each, wait_s) for each in view.ranks}
-        steps = len(view.recent.step)
+        steps = min(len(view.recent.step), _NOW_STEPS)
         self._span = f"last {steps} steps" if steps else "last steps"
         if not view.progress.step:
             self._span = "last 20 s"
@@ -187,7 +198,8 @@ class _RankPlan:
         self._bar = min(max(room, 0), 60) if bars else 0
         if not bars:
             self._tail = min(wanted or cell_len(self._span), max(width - fixed, 0))
-        self._top_s = max((max(each, default=0.0) for each in view.recent.wait_s), default=0.0)
+        seen = [wait_s for each in view.recent.wait_s for wait_s in each[-self._sparks :]]
+        self._top_s = max(seen, default=0.0) if self._sparks else 0.0
 
     def heading(self, window: range) -> Line:
         every = self._view.ranks
@@ -255,7 +267,8 @@ def _tail(now: RankNow, wait_s: Sequence[Sequence[float]]) -> str:
     known = wait_s[now.rank] if now.rank < len(wait_s) else ()
     waits = [f"for {listed(map(str, now.waits_for))}"] if now.waits_for else []
     if known and not now.doing:
-        waits.insert(0, format_duration(sum(known) / len(known)))
+        last = known[-_NOW_STEPS:]
+        waits.insert(0, format_duration(sum(last) / len(last)))
     said = [one_line(now.doing)] if now.doing else []
     return ", ".join([*said, *([" ".join(["waits", *waits])] if waits else [])])
 
@@ -483,5 +496,5 @@ def runs(
     lines: list[Line] = [line("  ", *body[0])]
     for place, row in enumerate(body[1:]):
         mark = Span("> " if place == selected else "  ", "strong")
-        lines.append(tuple(span._replace(action=f"pick({place})") for span in (mark, *row)))
+        lines.append(tuple(span._replace(action=f"screen.pick({place})") for span in (mark, *row)))
     return lines

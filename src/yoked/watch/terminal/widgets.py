@@ -87,11 +87,11 @@ class Scrolled(Lines):
         """Whether the last line is seen."""
         return self.top >= self.length - self.rows
 
-    def put(self, lines: Sequence[Line], *, gone: int = 0) -> None:
-        """Show these lines. gone: of the earlier ones' beginning, so many are not among them."""
+    def put(self, lines: Sequence[Line], *, top: int | None = None) -> None:
+        """Show these lines. top: the first that is seen; None: as it is."""
         follows = self._follows and self.at_end
         self._all = list(lines)
-        self.go(self.length if follows else self.top - gone)
+        self.go(self.length if follows else self.top if top is None else top)
 
     def go(self, top: int) -> None:
         """Have the view begin at a line."""

@@ -1,4 +1,4 @@
-"""One view as plain text: for a screen reader, a pipe, a log, and in full on the screen."""
+"""A view as plain text: for a screen reader, a pipe, a log, and in full on the screen."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from yoked.watch.terminal.rows import (
     header,
     links,
     ranks,
+    reasons,
     verdict,
 )
 from yoked.watch.view import View
 
+_ENDLESS = 10**6
+
 
 def lines(view: View, width: int, *, in_ascii: bool = False) -> list[str]:
-    """One view as plain text, for a screen reader, a pipe, a log: words and figures, no drawing.
-
-    width: of a line at most, but for commands to paste. in_ascii: for a locale without Unicode.
+    """The evidence of a view, in words and figures: all but its verdict's sentence and its next
+    commands. width: cells of a line at most. in_ascii: for a locale without Unicode.
     """
-    drawn = list(full(view, width))
+    drawn = [header(view, width, bars=False), *reasons(view, width), *_parts(view, width)]
     return [text_of(each) for each in finished(drawn, max(width, 20), in_ascii=in_ascii)]
 
 
 def full(view: View, width: int) -> Iterator[Line]:
     """All that a view says, without curves, line by line."""
-    everything = 10**6
     yield header(view, width, bars=False)
-    yield from verdict(view, width, everything)
-    yield from _block(ranks(view, width, rows=everything, selected=None, bars=False))
+    yield from verdict(view, width, _ENDLESS)
+    yield from _parts(view, width)
+
+
+def _parts(view: View, width: int) -> Iterator[Line]:
+    yield from _block(ranks(view, width, rows=_ENDLESS, selected=None, bars=False))
     yield from _block([line(f" {text}") for text in _curve_words(view)])
-    yield from _block(links(view, width, everything, bars=False))
-    yield from _block(events(view, width, everything, fixes=True))
+    yield from _block(links(view, width, _ENDLESS, bars=False))
+    yield from _block(events(view, width, _ENDLESS, fixes=True))
     yield from _block([line(f" {cost(view)}; seen at {clock(view.time_s, view.time_s)}")])
 
 
@@ -49,7 +54,10 @@ def _block(block: list[Line]) -> Iterator[Line]:
 def _curve_words(view: View) -> Iterator[str]:
     """The curves, as a sentence each."""
     curve = curve_of(view)
-    for name, unit, digits in (("loss", "nats", ".4f"), ("tokens_per_s", "tokens/s", ",.0f")):
+    for name, called, unit, digits in (
+        ("loss", "loss", "nats", ".4f"),
+        ("tokens_per_s", "speed", "tokens/s", ",.0f"),
+    ):
         points = [
             (step, value)
             for step, value in zip(curve.get("step", ()), curve.get(name, ()), strict=False)
@@ -57,11 +65,8 @@ def _curve_words(view: View) -> Iterator[str]:
         ]
         if points:
             (first, begins), (last, ends) = points[0], points[-1]
-            called = "speed" if name == "tokens_per_s" else name
-            yield (
-                f"{called}: {begins:{digits}} {unit} at step {first:,}, {ends:{digits}} at "
-                f"step {last:,}"
-            )
+            then = f", {ends:{digits}} at step {last:,}" if last != first else ""
+            yield f"{called}: {begins:{digits}} {unit} at step {first:,}{then}"
     for each in view.figures.get("evaluations", ())[-1:]:
         yield f"validation: {each['val_bpb']:.4f} bits per byte after {each['step']:,} steps"
     if view.sampled:
