@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from yoked.watch.terminal.curves import curve_of
 from yoked.watch.terminal.ink import Line, finished, line, text_of
+from yoked.watch.terminal.ranks import ranks
 from yoked.watch.terminal.rows import (
     clock,
     cost,
-    curve_of,
     events,
     header,
     links,
-    ranks,
     reasons,
     verdict,
 )
@@ -25,8 +25,10 @@ def lines(view: View, width: int, *, in_ascii: bool = False) -> list[str]:
     """The evidence of a view, in words and figures: all but its verdict's sentence and its next
     commands. width: cells of a line at most. in_ascii: for a locale without Unicode.
     """
-    drawn = [header(view, width, bars=False), *reasons(view, width), *_parts(view, width)]
-    return [text_of(each) for each in finished(drawn, max(width, 20), in_ascii=in_ascii)]
+    # On the screen, each begins with a blank.
+    cells = max(width, 20) + 1
+    drawn = [header(view, cells, bars=False), *reasons(view, cells), *_parts(view, cells)]
+    return [text_of(each)[1:] for each in finished(drawn, cells, in_ascii=in_ascii)]
 
 
 def full(view: View, width: int) -> Iterator[Line]:
@@ -41,7 +43,8 @@ def _parts(view: View, width: int) -> Iterator[Line]:
     yield from _block([line(f" {text}") for text in _curve_words(view)])
     yield from _block(links(view, width, _ENDLESS, bars=False))
     yield from _block(events(view, width, _ENDLESS, fixes=True))
-    yield from _block([line(f" {cost(view)}; seen at {clock(view.time_s, view.time_s)}")])
+    yield from _block([line(f" {cost(view)}")])
+    yield line(f" seen at {clock(view.time_s, view.time_s)}")
 
 
 def _block(block: list[Line]) -> Iterator[Line]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, JsonFlag, RunName, RunsDir
+from yoked.cli.flags import FleetFlag, JsonFlag, RunName, RunsDir, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
@@ -70,7 +70,7 @@ def command(
                 _require("textual")
                 from yoked.watch.terminal import show
 
-                show(watched, chosen=chosen)
+                show(watched, chosen=chosen, flag=same_fleet(fleet))
     return 0
 
 

@@ -9,16 +9,15 @@ from rich.cells import cell_len
 
 from yoked.errors import YokedError
 from yoked.units import format_duration
-from yoked.watch.terminal.ink import Line, Span, line, wrapped
+from yoked.watch.terminal.curves import curves, curves_of
+from yoked.watch.terminal.ink import Line, Span, beside, line, wrapped
+from yoked.watch.terminal.ranks import ranks
 from yoked.watch.terminal.rows import (
-    beside,
     clock,
     cost,
-    curves,
     events,
     header,
     links,
-    ranks,
     verdict,
 )
 from yoked.watch.view import View
@@ -108,7 +107,7 @@ def board(view: View, shown: Shown, width: int, height: int) -> list[Line]:
         "verdict": len(verdict(view, width, endless)),
         "notice": len(notice),
         "ranks": rank_rows,
-        "curves": endless if curves(view, width, 5, recent=shown.recent) else 0,
+        "curves": endless if curves_of(view, recent=shown.recent) else 0,
         "links": link_rows,
         "events": event_rows,
         "status": 1,

@@ -100,6 +100,13 @@ def cut(drawn: Line, cells: int) -> Line:
     return tuple(spans)
 
 
+def beside(left: Line, right: Line, half: int) -> Line:
+    """Two lines in one: the right one begins after so many cells."""
+    left = cut(left, half)
+    used = sum(cell_len(span.text) for span in left)
+    return (*left, Span(" " * (half - used)), *right)
+
+
 def wrapped(text: str, cells: int, *, indent: int = 0, most: int = 99) -> list[str]:
     """The text in lines of at most so many cells, all but the first indented; at most so many."""
     width = max(cells, 8)
