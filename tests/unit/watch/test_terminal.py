@@ -71,7 +71,7 @@ class Seen:
 
     async def settled(self) -> str:
         """All calls that were asked for are answered, and drawn."""
-        while self._app._pending:
+        while self._app._asked:
             await asyncio.sleep(0.001)
         await self._pilot.pause()
         return self.text()
@@ -384,6 +384,26 @@ def test_what_nobody_asks_for_any_more_is_not_shown() -> None:
         free.set()
 
         assert (await seen.settled()).startswith(" night-0")
+
+
+def test_what_is_asked_is_not_asked_twice_and_may_come_when_nobody_looks() -> None:
+    watched = Fake(views.HEALTHY)
+
+    @in_view(watched)
+    async def body(seen: Seen) -> None:
+        free = threading.Event()
+        watched.in_log = free.wait
+        await seen._pilot.press("l", "escape", "l", "escape", "r", "escape")
+        free.set()
+        assert (await seen.settled()).startswith(" night-1")
+        assert watched.asked == ["log 0"]
+
+        free.clear()
+        watched.in_save = free.wait
+        await seen._pilot.press("s", "s", "s")
+        free.set()
+        await seen.settled()
+        assert watched.asked == ["log 0", "save"]
 
 
 def test_it_is_drawn_only_when_something_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,6 +237,7 @@ class Fake:
     written: list[tuple[str, str]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     in_save: Callable[[], object] = lambda: None
+    in_log: Callable[[], object] = lambda: None
     now_s: float = NOW_S
 
     def runs(self) -> list[RunRow]:
@@ -258,6 +259,7 @@ class Fake:
 
     def log(self, rank: int, lines: int) -> list[tuple[str, str]]:
         self.asked.append(f"log {rank}")
+        self.in_log()
         return self.written[-lines:]
 
     def save(self) -> str:

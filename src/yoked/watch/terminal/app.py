@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
 
-from yoked.errors import UsageError, YokedError
+from yoked.errors import YokedError
 from yoked.text import one_line
 from yoked.watch.terminal.asking import Asker
 from yoked.watch.terminal.board import STALE_S, Shown, board, keys, trouble_lines
@@ -113,7 +113,7 @@ class Board(Screen[None]):
         """Have it save."""
         if (view := self.app.active("save")) is not None:
             asked = f"run {one_line(view.run)} is asked to save: it answers after its step"
-            self.app.wish(asked, self.app.watched.save)
+            self.app.wish("save", asked, self.app.watched.save)
 
     def action_stop(self) -> None:
         """Ask how, and stop it."""
@@ -125,6 +125,7 @@ class Board(Screen[None]):
             if answer is not None:
                 how = "ended without a checkpoint" if answer == "now" else "asked to save and stop"
                 self.app.wish(
+                    "stop",
                     f"run {one_line(view.run)} is {how}",
                     lambda: self.app.watched.stop(now=answer == "now"),
                 )
@@ -226,6 +227,7 @@ class Runs(Screen[None]):
         if self.app.chosen:
             self.dismiss()
             self.app.came_back(None)
+            self.app.look_now()
 
 
 class Stop(ModalScreen[str | None]):
@@ -294,7 +296,9 @@ class WatchApp(App[None]):
         self.bug: Exception | None = None
         self._noticed_s = 0.0
         # Answers for a run that is not looked at any more are dropped.
-        self._of_run = self._pending = 0
+        self._of_run = 0
+        # What is asked and not answered yet: it is not asked twice at the same time.
+        self._asked = set[tuple[int, str]]()
         self._next: Timer | None = None
         self._board = Board()
         self._asker: Asker | None = None
@@ -324,17 +328,17 @@ class WatchApp(App[None]):
             self._say(f"run {one_line(self.view.run)} is over: there is nothing to {wish}")
         return self.view if self.view is not None and self.view.active else None
 
-    def wish(self, asked: str, call: Callable[[], str]) -> None:
+    def wish(self, what: str, asked: str, call: Callable[[], str]) -> None:
         """Have something done to the run, and say what became of it."""
         self._say(asked)
-        self._ask(call, self._say, lambda problem: self._say(str(problem)))
+        self._ask(what, call, self._say, lambda problem: self._say(str(problem)))
         self.look_now()
 
     def choose(self, run: str) -> None:
         """Look at another run from now on."""
         self._of_run += 1
         self.chosen, self.view, self.trouble, self.notice = True, None, None, ""
-        self._ask(lambda: self.watched.choose(run), lambda _: None, self._failed)
+        self._ask("choose", lambda: self.watched.choose(run), lambda _: None, self._failed)
         self._board.selected = 0
         self._board.draw()
         self.look_now()
@@ -365,35 +369,43 @@ class WatchApp(App[None]):
         if self._next is not None:
             self._next.stop()
             self._next = None
-        screen = next(each for each in reversed(self.screen_stack) if isinstance(each, _LOOKED_AT))
+        screen = self._looked_at()
         if isinstance(screen, Runs):
-            self._ask(self.watched.runs, screen.take, screen.fail)
+            self._ask("runs", self.watched.runs, self._runs_came, self._runs_failed)
         elif self.chosen:
-            self._ask(self.watched.look, self._took, self._failed)
+            self._ask("look", self.watched.look, self._took, self._failed)
         if isinstance(screen, Log):
             rank = screen.rank
             self._ask(
+                f"log {rank}",
                 lambda: self.watched.log(rank, LINES),
-                screen.take,
-                lambda problem: screen.fail(problem.what),
+                lambda written: self._log_came(rank, written),
+                lambda problem: self._log_failed(rank, problem),
             )
+
+    def _looked_at(self) -> Board | Runs | Log:
+        """The uppermost screen that shows more than text of ours."""
+        return next(each for each in reversed(self.screen_stack) if isinstance(each, _LOOKED_AT))
 
     def _ask(
         self,
+        what: str,
         call: Callable[[], _T],
         took: Callable[[_T], None],
         failed: Callable[[YokedError], None],
     ) -> None:
         assert self._asker is not None
-        of_run = self._of_run
-        self._pending += 1
+        key = (self._of_run, what)
+        if key in self._asked:
+            return
+        self._asked.add(key)
 
         def answered(told: Callable[..., None]) -> Callable[..., None]:
             def tell(answer: object) -> None:
-                self._pending -= 1
-                if of_run == self._of_run:
+                self._asked.discard(key)
+                if key[0] == self._of_run:
                     told(answer)
-                if not self._pending and self._next is None:
+                if not self._asked and self._next is None:
                     self._next = self.set_timer(self._pause_s(), self.look_now)
 
             return tell
@@ -401,7 +413,7 @@ class WatchApp(App[None]):
         self._asker.ask(call, answered(took), answered(failed), answered(self._bug_came))
 
     def _pause_s(self) -> float:
-        if isinstance(self.screen, Runs):
+        if isinstance(self._looked_at(), Runs):
             return _RUNS_S
         return _OVER_S if self.view is not None and not self.view.active else _LOOK_S
 
@@ -410,10 +422,24 @@ class WatchApp(App[None]):
         self._draw()
 
     def _failed(self, problem: YokedError) -> None:
-        if isinstance(problem, UsageError) and self.view is None:
-            self.notice = ""
         self.trouble = problem
         self._draw()
+
+    def _runs_came(self, rows: list[RunRow]) -> None:
+        if isinstance(screen := self._looked_at(), Runs):
+            screen.take(rows)
+
+    def _runs_failed(self, problem: YokedError) -> None:
+        if isinstance(screen := self._looked_at(), Runs):
+            screen.fail(problem)
+
+    def _log_came(self, rank: int, written: list[tuple[str, str]]) -> None:
+        if isinstance(screen := self._looked_at(), Log) and screen.rank == rank:
+            screen.take(written)
+
+    def _log_failed(self, rank: int, problem: YokedError) -> None:
+        if isinstance(screen := self._looked_at(), Log) and screen.rank == rank:
+            screen.fail(problem.what)
 
     def _bug_came(self, problem: Exception) -> None:
         self.bug = problem
