@@ -14,6 +14,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.watch import views
 from tests.unit.watch.views import Fake
+from textual.events import MouseEvent, MouseScrollDown, MouseScrollUp
 
 from yoked.errors import HostError
 from yoked.text import one_line
@@ -51,6 +52,10 @@ class Seen:
             (row, line) for row, line in enumerate(self.text().splitlines()) if text in line
         )
         await self._pilot.click(offset=(line.index(text) + 1, row))
+        return await self.settled()
+
+    async def wheel(self, event: type[MouseEvent]) -> str:
+        await self._pilot._post_mouse_events([event], offset=(5, 5), button=0)
         return await self.settled()
 
     async def resized(self, width: int, height: int) -> str:
@@ -336,16 +341,26 @@ def test_another_run_is_chosen_from_the_list(snapshot: SnapshotAssertion) -> Non
         assert (await seen.press("escape")).startswith(" night-0")
 
 
+def axis(screen: str) -> str:
+    """What stands below the last curve."""
+    line = next(line for line in screen.splitlines() if "└" in line)
+    return " ".join(line.rpartition("└")[2].replace("─", "").split())
+
+
 def test_zoom_help_and_all_that_is_known(snapshot: SnapshotAssertion) -> None:
     watched = Fake(views.HEALTHY)
 
     @in_view(watched)
     async def body(seen: Seen) -> None:
-        assert "nats, last steps" in await seen.press("z")
+        axes = [axis(await seen.press("z")) for _ in range(4)]
+        assert axes == [
+            "617 step, last half 1,234",
+            "1,111 step, last tenth 1,234",
+            "1,195 step, one by one 1,234",
+            "6 step 1,234",
+        ]
         assert await seen.press("a") == snapshot(name="all")
         assert await seen.press("escape", "question_mark") == snapshot(name="help")
-        assert (await seen.press("escape", "z")).startswith(" night-1")
-        assert "last steps  " not in seen.text()
 
 
 def test_a_mouse_does_what_keys_do() -> None:
@@ -353,12 +368,17 @@ def test_a_mouse_does_what_keys_do() -> None:
 
     @in_view(watched)
     async def body(seen: Seen) -> None:
-        assert (await seen.click("garage ")).startswith(" log of rank 1")
+        assert ">  1 garage" in await seen.wheel(MouseScrollDown)
+        assert ">  0 attic" in await seen.wheel(MouseScrollUp)
+        watched.written = [("out", f"line {number}") for number in range(90)]
+        assert (await seen.click("garage ")).startswith(" log of rank 1 on garage  90 of 90")
+        assert "87 of 90 rows" in await seen.wheel(MouseScrollUp)
         await seen.click("back")
         assert "Stop run" in await seen.click("stop")
         await seen.click("save and stop")
         assert watched.asked == ["log 1", "stop False"]
         await seen.click("runs")
+        assert "> night-0" in await seen.wheel(MouseScrollDown)
         assert (await seen.click("night-0")).startswith(" night-0")
 
 

@@ -16,6 +16,7 @@ from yoked.errors import YokedError
 from yoked.text import one_line
 from yoked.watch.terminal.asking import Asker
 from yoked.watch.terminal.board import STALE_S, Shown, board, keys, trouble_lines
+from yoked.watch.terminal.curves import ZOOMS
 from yoked.watch.terminal.ink import Line, is_simple, line
 from yoked.watch.terminal.log import LINES
 from yoked.watch.terminal.panes import Everything, Help, Log
@@ -48,7 +49,7 @@ class Board(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.selected = 0
-        self.recent = False
+        self.zoom = 0
 
     def compose(self) -> ComposeResult:
         """Its one part."""
@@ -68,7 +69,7 @@ class Board(Screen[None]):
             self._lines.show(app.waiting_lines(width))
             return
         self.selected = min(self.selected, max(len(app.view.ranks) - 1, 0))
-        shown = Shown(app.now(), self.selected, self.recent, app.trouble, app.notice)
+        shown = Shown(app.now(), self.selected, self.zoom, app.trouble, app.notice)
         self._lines.show(board(app.view, shown, width, height))
 
     def action_choose_rank(self, down: int) -> None:
@@ -96,8 +97,8 @@ class Board(Screen[None]):
         self.app.look_now()
 
     def action_zoom(self) -> None:
-        """Curves of the last steps, or of all."""
-        self.recent = not self.recent
+        """Curves of all steps, of the last half of them, and so on."""
+        self.zoom = (self.zoom + 1) % len(ZOOMS)
         self.draw()
 
     def action_all(self) -> None:
@@ -208,6 +209,14 @@ class Runs(Screen[None]):
         if self._rows and not self._body.top <= self._selected < self._body.top + rows:
             self._body.go(self._selected - rows // 2)
         self._foot.show([keys(self._KEYS, width)])
+
+    def on_mouse_scroll_down(self) -> None:
+        """A wheel."""
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        """A wheel."""
+        self.action_move(-1)
 
     def action_move(self, rows: int) -> None:
         """Choose one below or above."""

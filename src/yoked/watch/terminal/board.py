@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from yoked.errors import YokedError
 from yoked.units import format_duration
-from yoked.watch.terminal.curves import curves, curves_of
+from yoked.watch.terminal.curves import ZOOMS, curves, curves_of
 from yoked.watch.terminal.ink import Line, Span, beside, line, wrapped
 from yoked.watch.terminal.ranks import ranks
 from yoked.watch.terminal.rows import (
@@ -79,20 +79,20 @@ _LEAST = {"ranks": 2, "curves": 5, "links": 2, "events": 2}
 
 @dataclass(frozen=True)
 class Shown:
-    """What is on the screen beside the view. selected: the place of a rank; recent: curves of the
-    last steps; trouble: why the last look failed; notice: what became of the last wish, in words.
+    """What is on the screen beside the view. selected: the place of a rank; zoom: of
+    `ZOOMS`; trouble: why the last look failed; notice: what became of the last wish, in words.
     """
 
     now_s: float
     selected: int = 0
-    recent: bool = False
+    zoom: int = 0
     trouble: YokedError | None = None
     notice: str = ""
 
 
 def board(view: View, shown: Shown, width: int, height: int) -> list[Line]:
     """A view as exactly so many lines."""
-    endless = 10**6
+    endless, zoom = 10**6, ZOOMS[shown.zoom]
     age_s = max(0.0, shown.now_s - view.time_s)
     trouble = trouble_lines(shown.trouble, width, age_s=age_s) if shown.trouble else []
     notice = [line(("  > ", "strong"), text) for text in _notice(shown.notice, width)]
@@ -107,7 +107,7 @@ def board(view: View, shown: Shown, width: int, height: int) -> list[Line]:
         "verdict": len(verdict(view, width, endless)),
         "notice": len(notice),
         "ranks": rank_rows,
-        "curves": endless if curves_of(view, recent=shown.recent) else 0,
+        "curves": endless if curves_of(view, zoom) else 0,
         "links": link_rows,
         "events": event_rows,
         "status": 1,
@@ -123,7 +123,7 @@ def board(view: View, shown: Shown, width: int, height: int) -> list[Line]:
         verdict(view, width, given["verdict"])[: given["verdict"]],
         notice[: given["notice"]],
         ranks(view, width, rows=given["ranks"], selected=shown.selected),
-        curves(view, width, given["curves"], recent=shown.recent),
+        curves(view, width, given["curves"], zoom),
     ]
     if wide:
         blocks.append(_pair(view, width, given["events"]))

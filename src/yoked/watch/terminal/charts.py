@@ -31,6 +31,7 @@ class Curve:
     xs: Sequence[float]
     ys: Sequence[float | None]
     style: str
+    axis: str = "step"
     from_zero: bool = False
     marks: Sequence[tuple[float, float]] = ()
     mark_scale: float = 1.0
@@ -70,7 +71,7 @@ def draw(curve: Curve, cells: int, rows: int) -> list[Line]:
         edge = f"{padded(left[place], left_cells, right=True)} ┤"
         beyond = [(f" {right[place]}", "dim")] if curve.marks else []
         drawn.append(line((edge, "dim"), *row, *beyond))
-    drawn.append(line((" " * (left_cells + 1) + _axis(first, last, width), "dim")))
+    drawn.append(line((" " * (left_cells + 1) + _axis(curve.axis, first, last, width), "dim")))
     return drawn
 
 
@@ -83,11 +84,13 @@ def _told(low: float, high: float, rows: int) -> list[float | None]:
     return told
 
 
-def _axis(first: float, last: float, width: int) -> str:
-    """The axis of steps, below so many cells."""
+def _axis(name: str, first: float, last: float, width: int) -> str:
+    """The axis below so many cells; its name up to a comma, where there is little room."""
     begins, ends = f"└ {first:,.0f} ", f" {last:,.0f}"
     room = width + 1 - len(begins) - len(ends)
-    named = " step "
+    named = f" {name} "
+    if room < len(named):
+        named = f" {name.partition(',')[0]} "
     if room < len(named):
         return f"{begins}{ends}"
     before = (room - len(named)) // 2

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from yoked.watch.terminal.charts import Curve, draw
 from yoked.watch.terminal.ink import Line, Span, beside
 from yoked.watch.view import View
 
 
-def curves(view: View, width: int, rows: int, *, recent: bool) -> list[Line]:
-    """Loss and speed by step: side by side, or the first that is known where there is little room.
-
-    recent: of the last steps alone.
+class Zoom(NamedTuple):
+    """Which steps a curve is of. name: of its axis; part: of all steps, from the end; None: the
+    last ones, each of them.
     """
-    drawn = curves_of(view, recent=recent) if rows >= 3 else []
+
+    name: str
+    part: float | None
+
+
+ZOOMS = (
+    Zoom("step", 1.0),
+    Zoom("step, last half", 0.5),
+    Zoom("step, last tenth", 0.1),
+    Zoom("step, one by one", None),
+)
+
+
+def curves(view: View, width: int, rows: int, zoom: Zoom) -> list[Line]:
+    """Loss and speed by step: side by side, or the first that is known where there is little
+    room.
+    """
+    drawn = curves_of(view, zoom) if rows >= 3 else []
     if not drawn:
         return []
     if width < 64 or len(drawn) == 1:
@@ -26,10 +42,25 @@ def curves(view: View, width: int, rows: int, *, recent: bool) -> list[Line]:
     return [beside(one, other, half) for one, other in zip(left, right, strict=True)]
 
 
-def curves_of(view: View, *, recent: bool) -> list[Curve]:
+def curves_of(view: View, zoom: Zoom) -> list[Curve]:
     """Those of which there is a point."""
-    every = (_loss(view, recent=recent), _speed(view, recent=recent))
-    return [each for each in every if each.is_drawn]
+    if zoom.part is None:
+        last = view.recent
+        steps: Sequence[float] = last.step
+        losses: Sequence[float | None] = last.loss
+        speeds: Sequence[float | None] = [
+            tokens / dt_s if dt_s > 0 else None
+            for tokens, dt_s in zip(last.tokens, last.dt_s, strict=False)
+        ]
+    else:
+        curve = curve_of(view)
+        every = curve.get("step", ())
+        begins = bisect_left(every, every[-1] * (1 - zoom.part)) if every else 0
+        steps, losses, speeds = (
+            curve.get(name, ())[begins:] for name in ("step", "loss", "tokens_per_s")
+        )
+    drawn = (_loss(view, steps, losses, zoom), _speed(view, steps, speeds, zoom))
+    return [each for each in drawn if each.is_drawn]
 
 
 def curve_of(view: View) -> Mapping[str, Any]:
@@ -38,19 +69,16 @@ def curve_of(view: View) -> Mapping[str, Any]:
     return curve if isinstance(curve, Mapping) else {}
 
 
-def _loss(view: View, *, recent: bool) -> Curve:
-    last = view.recent
-    steps: Sequence[float] = last.step if recent else curve_of(view).get("step", ())
-    values: Sequence[float | None] = last.loss if recent else curve_of(view).get("loss", ())
+def _loss(view: View, steps: Sequence[float], values: Sequence[float | None], zoom: Zoom) -> Curve:
     title: list[Span | str | tuple[str, str]] = [(" loss ", "strong")]
     if view.progress.loss is not None:
         title.append(f"{view.progress.loss:.4f} ")
-    title.append(("nats" + ", last steps" * recent, "dim"))
+    title.append(("nats", "dim"))
     pairs = [(x, y) for x, y in zip(steps, values, strict=False) if y is not None]
     points, scale = _validation(view, pairs) if pairs else ([], 1.0)
     if points:
         title += [("  o ", "validation"), (f"val {points[-1][1]:.4f} bpb", "dim")]
-    return Curve(title, steps, values, "loss", marks=points, mark_scale=scale)
+    return Curve(title, steps, values, "loss", axis=zoom.name, marks=points, mark_scale=scale)
 
 
 def _validation(
@@ -75,18 +103,9 @@ def _validation(
     return (points, sum(ratios) / len(ratios)) if ratios else ([], 1.0)
 
 
-def _speed(view: View, *, recent: bool) -> Curve:
-    last = view.recent
-    if recent:
-        steps: Sequence[float] = last.step
-        values: Sequence[float | None] = [
-            tokens / dt_s if dt_s > 0 else None
-            for tokens, dt_s in zip(last.tokens, last.dt_s, strict=False)
-        ]
-    else:
-        steps, values = curve_of(view).get("step", ()), curve_of(view).get("tokens_per_s", ())
+def _speed(view: View, steps: Sequence[float], values: Sequence[float | None], zoom: Zoom) -> Curve:
     title: list[Span | str | tuple[str, str]] = [(" speed ", "strong")]
     if view.progress.tokens_per_s is not None:
         title.append(f"{view.progress.tokens_per_s:,.0f} ")
-    title.append(("tokens/s" + ", last steps" * recent, "dim"))
-    return Curve(title, steps, values, "speed", from_zero=True)
+    title.append(("tokens/s", "dim"))
+    return Curve(title, steps, values, "speed", axis=zoom.name, from_zero=True)

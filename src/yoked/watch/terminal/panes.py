@@ -27,7 +27,7 @@ _HELP_KEYS = (
     ("s", "have the run save a checkpoint; it goes on"),
     ("x", "stop the run: it asks whether to save before"),
     ("r, Esc", "the list of runs, to look at another one"),
-    ("z", "curves of the last steps alone, and of all steps"),
+    ("z", "curves of the last half of the steps, of the last tenth, of each of the last, of all"),
     ("a", "all that is known of the run, in words"),
     ("q, Ctrl-C", "leave; the run goes on"),
 )
@@ -100,6 +100,14 @@ class Pane(Screen[None]):
     def rows(self, width: int) -> Sequence[Line]:
         """The text."""
         raise NotImplementedError
+
+    def on_mouse_scroll_down(self) -> None:
+        """A wheel."""
+        self.action_scroll_by(3)
+
+    def on_mouse_scroll_up(self) -> None:
+        """A wheel."""
+        self.action_scroll_by(-3)
 
     def action_scroll_by(self, rows: int) -> None:
         """Up or down."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -97,13 +96,3 @@ class Scrolled(Lines):
         """Have the view begin at a line."""
         self.top = min(max(top, 0), max(self.length - self.rows, 0))
         self.show(self._all[self.top : self.top + self.rows])
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """A wheel."""
-        event.stop()
-        self.go(self.top + 3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """A wheel."""
-        event.stop()
-        self.go(self.top - 3)
