@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.cli.terminal import Terminal
 from tests.unit.watch import views
 from tests.unit.watch.views import Fake
 from textual.events import MouseEvent, MouseScrollDown, MouseScrollUp
@@ -23,6 +27,7 @@ from yoked.watch.terminal.app import WatchApp
 from yoked.watch.view import View
 
 SMALL, LARGE = (80, 24), (160, 50)
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -241,6 +246,7 @@ def test_a_log_is_read_searched_and_followed() -> None:
         assert "the last one" not in later
 
         assert "the last one" in await seen.press("G")
+        assert "the last one" in await seen.resized(60, 10)
         watched.written = [*watched.written, ("out", "step 91")]
         assert "step 91" in await seen.look()
         assert (await seen.press("escape")).startswith(" night-1")
@@ -469,10 +475,39 @@ def test_a_bug_ends_the_view_and_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
     watched = Fake(views.HEALTHY)
     monkeypatch.setattr(watched, "look", lambda: 1 // 0)
 
-    def headless(app: WatchApp) -> None:
-        asyncio.run(app.run_async(headless=True, size=SMALL))
+    def headless(app: WatchApp, size: tuple[int, int]) -> None:
+        asyncio.run(app.run_async(headless=True, size=size))
 
     monkeypatch.setattr(WatchApp, "run", headless)
 
     with pytest.raises(ZeroDivisionError):
         show(watched, chosen=True)
+
+
+_PROGRAM = """
+from tests.unit.watch.views import Fake
+from yoked.watch.terminal import show
+show(Fake(), chosen=True, flag=" --fleet x.toml")
+"""
+
+
+@pytest.mark.parametrize("how", ["\x03", "terminated"])
+def test_a_real_terminal_is_left_as_it_was(how: str) -> None:
+    terminal = Terminal(
+        [sys.executable, "-c", _PROGRAM],
+        TERM="xterm-256color",
+        LC_ALL="C",
+        PYTHONPATH=f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+    )
+    try:
+        terminal.until("\x1b[?1049h")
+        terminal.until("quit")
+        if how == "terminated":
+            terminal.process.terminate()
+        else:
+            terminal.type(how)
+
+        assert "\x1b[?1049l" in terminal.until("run night-1 goes on: `yoked attach night-1 --fleet")
+        assert terminal.process.wait(20) == 0
+    finally:
+        terminal.close()

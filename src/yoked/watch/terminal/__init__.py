@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ def show(watched: Watched, *, chosen: bool, flag: str = "") -> None:
     from yoked.watch.terminal.app import WatchApp
 
     app = WatchApp(watched, chosen=chosen)
-    app.run()
+    # Of a terminal that does not know its size, Textual would find two, and draw for ever.
+    app.run(size=shutil.get_terminal_size())
     if app.bug is not None:
         raise app.bug
     if app.view is not None:

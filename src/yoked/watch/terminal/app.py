@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
@@ -318,6 +320,10 @@ class WatchApp(App[None]):
 
     def on_ready(self) -> None:
         """Begin to look: the screens are there."""
+        if not self.is_headless:
+            # By themselves they would leave the terminal as it is now.
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._asker = Asker(self.call_later)
         self.set_interval(1.0, self._tick)
         if not self.chosen:

@@ -139,8 +139,7 @@ def columns(rows: Sequence[Sequence[Cell]], cells: int, most: int = 24) -> list[
     widths = [*(min(width, most) for width in widths[:-1]), widths[-1]]
     kept, used = 0, 0
     for width in widths:
-        # The first one is there in any case, and the last may be cut.
-        if kept and used + (width if kept < len(widths) - 1 else min(width, 8)) > cells:
+        if kept and used + width > cells:
             break
         kept, used = kept + 1, used + width + 2 * bool(width)
     return [

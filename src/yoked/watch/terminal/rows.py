@@ -150,12 +150,12 @@ def links(view: View, width: int, rows: int, *, bars: bool = True) -> list[Line]
             Cell(f"{fit(one_line(each.sender), 12)} → {fit(one_line(each.receiver), 12)}"),
             *([Cell(_use_bar(each, 10), "sends")] if bars and width >= 70 else []),
             Cell(_used(each), "", right=True),
-            Cell(format_bit_per_s(each.bits_per_s), "", right=True),
-            Cell(f"of {format_bit_per_s(each.wire_bits_per_s)}" if each.wire_bits_per_s else ""),
             Cell(
                 f"! {each.resent:.1%} resent" if each.resent > _RESENT else "",
                 LEVEL_STYLES["warning"],
             ),
+            Cell(format_bit_per_s(each.bits_per_s), "", right=True),
+            Cell(f"of {format_bit_per_s(each.wire_bits_per_s)}" if each.wire_bits_per_s else ""),
             Cell("" if each.rtt_s is None else f"rtt {format_duration(each.rtt_s)}"),
         ]
         for each in shown

@@ -68,7 +68,7 @@ class Scrolled(Lines):
     def __init__(self, *, in_ascii: bool, follows: bool = False) -> None:
         super().__init__(in_ascii=in_ascii)
         self._all: list[Line] = []
-        self._follows = follows
+        self._follows, self._at_end = follows, True
         self.top = 0
 
     @property
@@ -81,18 +81,16 @@ class Scrolled(Lines):
         """Of all lines."""
         return len(self._all)
 
-    @property
-    def at_end(self) -> bool:
-        """Whether the last line is seen."""
-        return self.top >= self.length - self.rows
-
     def put(self, lines: Sequence[Line], *, top: int | None = None) -> None:
         """Show these lines. top: the first that is seen; None: as it is."""
-        follows = self._follows and self.at_end
+        follows = self._follows and self._at_end
         self._all = list(lines)
         self.go(self.length if follows else self.top if top is None else top)
 
     def go(self, top: int) -> None:
         """Have the view begin at a line."""
-        self.top = min(max(top, 0), max(self.length - self.rows, 0))
+        last = max(self.length - self.rows, 0)
+        self.top = min(max(top, 0), last)
+        # As it was left: on a smaller screen, the last line is not seen until this is called.
+        self._at_end = self.top == last
         self.show(self._all[self.top : self.top + self.rows])
