@@ -22,8 +22,13 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ANSWER_S, END_S = 60.0, 20.0
 KEYS = {
-    **{"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40},
-    **{"Tab": 9, "Enter": 13, "Escape": 27},
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
 }
 
 

@@ -62,7 +62,12 @@ def _waits(waits_in: object) -> tuple[str, str]:
 
 def words_of(cause: Cause, hosts: Sequence[str]) -> Words:
     """What is said of a cause. hosts: names by node."""
-    return _WORDS[cause.code](cause, hosts)
+    return _WORDS[cause.code](cause, [named(host) for host in hosts])
+
+
+def named(host: str) -> str:
+    """A host in a sentence, in which the dot of this machine would end it."""
+    return "this machine" if host == "." else host
 
 
 def _stopped(cause: Cause, hosts: Sequence[str]) -> Words:

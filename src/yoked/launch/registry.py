@@ -17,8 +17,8 @@ from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
 from yoked.agent.verdict import fault_of, held_up_by, verdict_of
 from yoked.core.parallel import map_hosts
 from yoked.core.patterns import MOST_PATTERNS
+from yoked.diagnosis.words import named
 from yoked.errors import JobError, UsageError, YokedError
-from yoked.fleet.model import HERE
 from yoked.launch.bootstrap.outcome import HOST_LOST
 from yoked.remote.client import DEADLINE_S, AgentClient
 from yoked.units import listed
@@ -263,19 +263,14 @@ class Record:
 
 def headline(failure: Mapping[str, Any]) -> str:
     """Where and what: the first cause in one line or two."""
-    rank, host = failure.get("rank"), _named(str(failure.get("host", "")))
+    rank, host = failure.get("rank"), named(str(failure.get("host", "")))
     where = host if rank is None else f"rank {rank} on {host}"
     return f"{where}: {failure.get('what', '')}"
 
 
-def _named(host: str) -> str:
-    """A host in a sentence, in which a dot would end it."""
-    return "this machine" if host == HERE else host
-
-
 def fault_line(fault: Mapping[str, Any]) -> str:
     """The same of a fault of a verdict (agent/verdict.py), with all hosts that may be to blame."""
-    where = {"host": listed(map(_named, fault["hosts"])), "rank": fault["rank"]}
+    where = {"host": listed(map(named, fault["hosts"])), "rank": fault["rank"]}
     return headline({**where, "what": fault["evidence"][0]})
 
 

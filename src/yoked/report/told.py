@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from yoked.diagnosis.words import named
 from yoked.report.run_record import RunRecord
 from yoked.shape import amount, misfit, quantity
 from yoked.units import format_duration, listed, plural
@@ -118,11 +119,11 @@ def _diagnosed(record: RunRecord) -> Iterator[dict[str, Any]]:
         if kind in ("cause", "warning") and misfit(line, _SAID) is None:
             if place not in repeated:
                 level = "bad" if kind == "cause" and line["certainty"] == "sure" else "warning"
-                text = f"{listed(line['hosts'])}: {line['what']} ({line['cause']})"
+                text = f"{listed(map(named, line['hosts']))}: {line['what']} ({line['cause']})"
                 yield _entry(line["time_s"], kind, level, text, fix=line["fix"])
         elif kind == "over" and misfit(line, _OVER) is None:
             lasted = format_duration(line["lasted_s"])
-            text = f"{listed(line['hosts'])}: {line['cause']} is over, after {lasted}"
+            text = f"{listed(map(named, line['hosts']))}: {line['cause']} is over, after {lasted}"
             yield _entry(line["time_s"], "over", "good", text)
         elif kind == "end" and misfit(line, _END) is None:
             failure = line["failure"]

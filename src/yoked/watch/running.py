@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from yoked.agent.verdict import held_up_by
 from yoked.core.schema import decode
 from yoked.diagnosis.cause import SLOW
+from yoked.diagnosis.words import named
 from yoked.errors import YokedError
 from yoked.fleet.model import HERE
 from yoked.launch.launching import line_of
@@ -172,7 +173,7 @@ class WatchedRun:
         again = [record.restarted_line] if record.restarted_line else []
         if record.busy:
             first = record.busy[0]
-            text = f"rank {first['rank']} on {first['host']} is {first['doing']}"
+            text = f"rank {first['rank']} on {named(first['host'])} is {first['doing']}"
             return Verdict("plain", text, tuple(again))
         if not self._metrics.recent and (stage := _stage(record)):
             return Verdict("plain", stage, tuple(again))

@@ -188,3 +188,9 @@ def test_a_doctors_file_that_nobody_wrote_is_passed_over(
     found = figures_of(read_run(folder))["events"]
 
     assert all(each["kind"] != "doctor" for each in found)
+
+
+def test_this_machine_is_no_dot_in_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "diagnosis.jsonl", [{**cause(1.0, "sure"), "hosts": ["."]}])
+    (told,) = figures_of(read_run(tmp_path))["events"]
+    assert told["text"] == "this machine: its process was stopped (rank-stopped)"
