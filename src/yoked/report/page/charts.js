@@ -4,6 +4,8 @@ const charts = (() => {
   const { h } = dom;
   const MOST_ROWS = 20;
   const DOT_PX = 5;
+  // Half of the last label, which may be 1,000,000.
+  const RIGHT_PX = 32;
   // A stack's scale is cut where its highest point, often the first step, is so much above the rest.
   const OUTLIER = 2;
   const KEYS = new Map([
@@ -266,7 +268,7 @@ const charts = (() => {
     const low = chart.columns.findIndex((each) => each.edge === "low");
     const high = chart.columns.findIndex((each) => each.edge === "high");
     return {
-      width: node.clientWidth, height: node.clientHeight, padding: [chart.marks.length ? 22 : 10, 22, 0, 0],
+      width: node.clientWidth, height: node.clientHeight, padding: [chart.marks.length ? 22 : 10, RIGHT_PX, 0, 0],
       legend: { show: false },
       scales: { x: { time: false, range: (_, min, max) => [min, max] }, y: scaleOf(chart) },
       axes: axes(chart),

@@ -22,7 +22,7 @@ from yoked.watch.web.secret import kept_token
 PORTS = range(8765, 8775)
 _ADDRESS = "127.0.0.1"
 # A page has one stream, and now and then a question beside it.
-_MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 64
 _FOLDER = Path(__file__).with_name("page")
 _STYLES = ("watch.css",)
 _SCRIPTS = ("state.js", "timeline.js", "now.js", "live.js")
@@ -87,7 +87,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
+            limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=1,
         )
         super().__init__(config)

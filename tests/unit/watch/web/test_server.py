@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -24,7 +25,7 @@ from tests.unit.watch.web.served import TOKEN, Served, served
 from yoked.errors import HostError, YokedError
 from yoked.watch.web.app import MOST_PAGES, NO_ADDRESS, NOT_LOOPBACK, NOT_OURS
 from yoked.watch.web.secret import kept_token
-from yoked.watch.web.serving import PORTS, listening
+from yoked.watch.web.serving import MOST_CONNECTIONS, PORTS, listening
 
 ROOT = Path(__file__).parents[4]
 WITHIN_S = 20.0
@@ -332,6 +333,20 @@ def test_more_pages_than_the_most_are_told_so() -> None:
     )
 
 
+def test_connections_have_a_limit_and_those_that_end_make_room() -> None:
+    with served(Moving()) as server, contextlib.ExitStack() as idle:
+        for _ in range(MOST_CONNECTIONS):
+            idle.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        wait_until(lambda: len(server.server.server_state.connections) == MOST_CONNECTIONS)
+        refused, _, text = asked(server, "")
+        idle.close()
+        wait_until(lambda: not server.server.server_state.connections)
+        answered, _, _ = asked(server, "")
+
+    assert (refused, answered) == (503, 200)
+    assert TOKEN not in text
+
+
 def test_streams_end_with_the_server_and_its_thread_too() -> None:
     before = set(threading.enumerate())
     found = Served(Moving())
@@ -363,6 +378,7 @@ def test_the_command_shows_a_run_of_this_machine_until_ctrl_c(tmp_path: Path) ->
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         url = next(each for each in lines if "the page is at" in each).split()[-1]
+        tunnel = next(lines)
         with urllib.request.urlopen(f"{url}events", timeout=WITHIN_S) as events:
             assert events.readline() == b"event: whole\n"
             state = json.loads(events.readline().removeprefix(b"data: "))
@@ -375,8 +391,8 @@ def test_the_command_shows_a_run_of_this_machine_until_ctrl_c(tmp_path: Path) ->
     assert state["view"]["run"] == "evening"
     assert state["view"]["figures"]["steps"] == 60
     assert process.returncode == 0
-    assert said.startswith("note: from another machine: ssh -L ")
-    assert len(said.splitlines()) == 1
+    assert tunnel.startswith("note: from another machine: ssh -L ")
+    assert said == ""
 
 
 # ---- its token and its port
