@@ -29,7 +29,8 @@ def command(
         bool, Parameter(help="Show it as a page for a browser of this machine.", negative="")
     ] = False,
     port: Annotated[
-        int | None, Parameter(help="Of the page, on 127.0.0.1. Default: one that is free.")
+        int | None,
+        Parameter(help="Of the page, on 127.0.0.1. Default: 8765, or the next one that is free."),
     ] = None,
     once: Annotated[
         bool, Parameter(help="Print it as it is now, as lines, and end.", negative="")
