@@ -18,7 +18,8 @@ from syrupy.assertion import SnapshotAssertion
 from tests.unit.cli.terminal import Terminal
 from tests.unit.watch import views
 from tests.unit.watch.views import Fake
-from textual.events import MouseEvent, MouseScrollDown, MouseScrollUp
+from textual.events import MouseEvent, MouseScrollDown, MouseScrollUp, Resize
+from textual.geometry import Size
 
 from yoked.errors import HostError
 from yoked.text import one_line
@@ -147,6 +148,20 @@ def test_a_terminal_without_unicode_has_ascii_alone(
     async def body(seen: Seen) -> None:
         assert seen.text().isascii()
         assert seen.text() == snapshot
+
+
+def test_a_size_that_the_terminal_has_no_more_is_passed_over() -> None:
+    watched = Fake(views.HEALTHY)
+
+    @in_view(watched)
+    async def body(seen: Seen) -> None:
+        before = seen.text()
+        screen = seen._app.screen
+        for size in (Size(100, 30), Size(*SMALL), Size(60, 20)):
+            screen.post_message(Resize(size, size))
+
+        assert await seen.settled() == before
+        assert screen.size == SMALL
 
 
 @pytest.mark.parametrize("size", [(40, 24), (40, 10), (20, 5), (8, 2), (1, 1)])

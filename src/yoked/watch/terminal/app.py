@@ -23,7 +23,7 @@ from yoked.watch.terminal.ink import Line, is_simple, line
 from yoked.watch.terminal.log import LINES
 from yoked.watch.terminal.panes import Everything, Help, Log
 from yoked.watch.terminal.rows import runs
-from yoked.watch.terminal.widgets import Lines, Scrolled
+from yoked.watch.terminal.widgets import Drawn, Lines, Scrolled
 from yoked.watch.view import RunRow, View, Watched
 
 _T = TypeVar("_T")
@@ -33,7 +33,7 @@ _LOOK_S, _OVER_S, _RUNS_S = 2.0, 10.0, 10.0
 _NOTICE_S = 60.0
 
 
-class Board(Screen[None]):
+class Board(Drawn, Screen[None]):
     """A run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -57,10 +57,6 @@ class Board(Screen[None]):
         """Its one part."""
         self._lines = Lines(in_ascii=self.app.in_ascii)
         yield self._lines
-
-    def on_resize(self) -> None:
-        """Another terminal's size."""
-        self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
         """Show the view as it is now."""
@@ -136,7 +132,7 @@ class Board(Screen[None]):
         self.app.push_screen(Stop(view.run), answered)
 
 
-class Runs(Screen[None]):
+class Runs(Drawn, Screen[None]):
     """The list of runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -172,10 +168,6 @@ class Runs(Screen[None]):
         yield self._head
         yield self._body
         yield self._foot
-
-    def on_resize(self) -> None:
-        """Another terminal's size."""
-        self.call_after_refresh(self.draw)
 
     def take(self, rows: list[RunRow]) -> None:
         """The runs as they are now. The chosen one stays chosen."""
@@ -241,7 +233,7 @@ class Runs(Screen[None]):
             self.app.look_now()
 
 
-class Stop(ModalScreen[str | None]):
+class Stop(Drawn, ModalScreen[str | None]):
     """How to stop a run; None: not at all."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -259,10 +251,6 @@ class Stop(ModalScreen[str | None]):
         """The question."""
         self._lines = Lines(in_ascii=self.app.in_ascii)
         yield self._lines
-
-    def on_resize(self) -> None:
-        """Another terminal's size."""
-        self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
         """Show the question."""

@@ -16,7 +16,7 @@ from yoked.watch.lines import full
 from yoked.watch.terminal import log
 from yoked.watch.terminal.board import keys
 from yoked.watch.terminal.ink import Line, line, padded, wrapped
-from yoked.watch.terminal.widgets import Lines, Scrolled
+from yoked.watch.terminal.widgets import Drawn, Lines, Scrolled
 
 if TYPE_CHECKING:
     from yoked.watch.terminal.app import WatchApp
@@ -43,7 +43,7 @@ A link's use is what it carries now, against what was measured to be possible.
 The last line says what looking on takes of the way to the hosts."""
 
 
-class Pane(Screen[None]):
+class Pane(Drawn, Screen[None]):
     """A title, lines that scroll, and the keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,10 +76,6 @@ class Pane(Screen[None]):
         yield self.head
         yield self.body
         yield self.foot
-
-    def on_resize(self) -> None:
-        """Another terminal's size."""
-        self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
         """Show what is to be shown now."""

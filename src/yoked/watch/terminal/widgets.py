@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
+from textual.app import App
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -28,6 +30,28 @@ def strip(drawn: Line) -> Strip:
             for span in drawn
         ]
     )
+
+
+class Drawn:
+    """Of a screen: it is drawn anew when the terminal has another size. First among its bases."""
+
+    app: App[None]
+    call_after_refresh: Callable[..., bool]
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Pass over a size that the terminal has no more.
+
+        A screen tells itself each new size once more. With two under way at the same time, the
+        two would follow each other for ever (Textual 8.2).
+        """
+        if event.size == self.app.size:
+            self.call_after_refresh(self.draw)
+        else:
+            event.prevent_default()
+
+    def draw(self) -> None:
+        """Show what is to be shown now."""
+        raise NotImplementedError
 
 
 class Lines(Widget, can_focus=False):
