@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
@@ -23,7 +23,7 @@ from yoked.watch.terminal.ink import Line, is_simple, line
 from yoked.watch.terminal.log import LINES
 from yoked.watch.terminal.panes import Everything, Help, Log
 from yoked.watch.terminal.rows import runs
-from yoked.watch.terminal.widgets import Drawn, Lines, Scrolled
+from yoked.watch.terminal.widgets import Drawn, Lines, Scrolled, Viewer
 from yoked.watch.view import RunRow, View, Watched
 
 _T = TypeVar("_T")
@@ -269,7 +269,7 @@ class Stop(Drawn, ModalScreen[str | None]):
         self.dismiss(answer or None)
 
 
-class WatchApp(App[None]):
+class WatchApp(Viewer):
     """The screens, and the calls that they need."""
 
     CSS_PATH = "watch.tcss"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,10 +16,7 @@ from yoked.watch.lines import full
 from yoked.watch.terminal import log
 from yoked.watch.terminal.board import keys
 from yoked.watch.terminal.ink import Line, line, padded, wrapped
-from yoked.watch.terminal.widgets import Drawn, Lines, Scrolled
-
-if TYPE_CHECKING:
-    from yoked.watch.terminal.app import WatchApp
+from yoked.watch.terminal.widgets import Drawn, Lines, Scrolled, Viewer
 
 _HELP_KEYS = (
     ("up down", "choose a rank, or a run of the list"),
@@ -63,7 +60,7 @@ class Pane(Drawn, Screen[None]):
     )
     FOLLOWS: ClassVar[bool] = False
     AUTO_FOCUS = ""
-    app: WatchApp
+    app: Viewer
 
     def compose(self) -> ComposeResult:
         """Its parts."""

@@ -13,6 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from yoked.watch.terminal.ink import STYLES, Line, finished
+from yoked.watch.view import View
 
 _STYLES = {name: Style.parse(told) for name, told in STYLES.items()}
 
@@ -32,10 +33,17 @@ def strip(drawn: Line) -> Strip:
     )
 
 
+class Viewer(App[None]):
+    """What all screens know of their app."""
+
+    in_ascii: bool
+    view: View | None
+
+
 class Drawn:
     """Of a screen: it is drawn anew when the terminal has another size. First among its bases."""
 
-    app: App[None]
+    app: Viewer
     call_after_refresh: Callable[..., bool]
 
     def on_resize(self, event: events.Resize) -> None:
