@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -498,8 +498,9 @@ show(Fake(), chosen=True, flag=" --fleet x.toml")
 """
 
 
-@pytest.mark.parametrize("how", ["\x03", "terminated"])
-def test_a_real_terminal_is_left_as_it_was(how: str) -> None:
+@pytest.fixture
+def real_terminal() -> Iterator[Terminal]:
+    """With the view, which is drawn."""
     terminal = Terminal(
         [sys.executable, "-c", _PROGRAM],
         TERM="xterm-256color",
@@ -509,12 +510,26 @@ def test_a_real_terminal_is_left_as_it_was(how: str) -> None:
     try:
         terminal.until("\x1b[?1049h")
         terminal.until("quit")
-        if how == "terminated":
-            terminal.process.terminate()
-        else:
-            terminal.type(how)
-
-        assert "\x1b[?1049l" in terminal.until("run night-1 goes on: `yoked attach night-1 --fleet")
-        assert terminal.process.wait(20) == 0
+        yield terminal
     finally:
-        terminal.close()
+        # A test may have closed it.
+        with contextlib.suppress(OSError):
+            terminal.close()
+
+
+@pytest.mark.parametrize("how", ["\x03", "terminated"])
+def test_a_real_terminal_is_left_as_it_was(real_terminal: Terminal, how: str) -> None:
+    if how == "terminated":
+        real_terminal.process.terminate()
+    else:
+        real_terminal.type(how)
+
+    told = real_terminal.until("run night-1 goes on: `yoked attach night-1 --fleet")
+    assert "\x1b[?1049l" in told
+    assert real_terminal.process.wait(20) == 0
+
+
+def test_the_view_ends_with_its_terminal(real_terminal: Terminal) -> None:
+    os.close(real_terminal.descriptor)
+
+    assert real_terminal.process.wait(20) == 0

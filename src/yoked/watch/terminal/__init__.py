@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from shlex import quote
@@ -26,7 +27,10 @@ def show(watched: Watched, *, chosen: bool, flag: str = "") -> None:
     if app.bug is not None:
         raise app.bug
     if app.view is not None:
-        sys.stdout.write(f"{farewell(app.view, flag)}\n")
+        # A terminal that is gone hears nothing.
+        with contextlib.suppress(OSError):
+            sys.stdout.write(f"{farewell(app.view, flag)}\n")
+            sys.stdout.flush()
 
 
 def farewell(view: View, flag: str = "") -> str:

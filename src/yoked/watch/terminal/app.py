@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
@@ -294,6 +295,7 @@ class WatchApp(Viewer):
         # What failed in a way that nobody foresaw: raised where the view was opened.
         self.bug: Exception | None = None
         self._noticed_s = 0.0
+        self._has_terminal = False
         # Answers for a run that is not looked at any more are dropped.
         self._of_run = 0
         # What is asked and not answered yet: it is not asked twice at the same time.
@@ -308,7 +310,8 @@ class WatchApp(Viewer):
 
     def on_ready(self) -> None:
         """Begin to look: the screens are there."""
-        if not self.is_headless:
+        self._has_terminal = not self.is_headless and sys.stdin.isatty()
+        if self._has_terminal:
             # By themselves they would leave the terminal as it is now.
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit)
@@ -461,6 +464,9 @@ class WatchApp(Viewer):
 
     def _tick(self) -> None:
         """Once a second: draw what changes though nothing comes."""
+        if self._has_terminal and not sys.stdin.isatty():
+            # The terminal is gone, and no signal said so: nobody looks any more.
+            self.exit()
         if self.notice and time.monotonic() - self._noticed_s > _NOTICE_S:
             self._say("")
         elif self.view is not None and self.now() - self.view.time_s > STALE_S:
