@@ -47,6 +47,8 @@ MODULES = {
     "job_status": "jobstatus",
     "job_stacks": "stacks",
     "job_stop": "jobs",
+    "job_trace": "tracing",
+    "job_traced": "tracing",
     "job_save": "jobs",
     "job_failed": "jobs",
     "job_doctor": "jobs",

@@ -11,6 +11,7 @@
   notify.json       node 0's, private: who is told how the run ended, or why it stands
   stacks.asked      somebody wants to know where all threads of the ranks are; gone once they know
   save.asked        somebody wants a checkpoint of a training; gone once its ranks are told
+  trace.asked       somebody wants to know what ranks do for some steps; gone once they are told
   diagnosis.json    why the run stands, as the host program can tell while it goes on
   diagnosis.jsonl   the same over time: what was said, and when (yoked.diagnosis.timeline)
   run.json          of a program of `yoked run`: what it is, as the run's folder has it
@@ -50,7 +51,7 @@ from yoked.paths import state_root
 
 # Where ranks run.
 WORK = "work"
-STACKS_ASKED, SAVE_ASKED = "stacks.asked", "save.asked"
+STACKS_ASKED, SAVE_ASKED, TRACE_ASKED = "stacks.asked", "save.asked", "trace.asked"
 NOTIFY_NAME = "notify.json"
 TIMELINE_NAME = "diagnosis.jsonl"
 DOCTOR_NAME = "doctor.json"

@@ -17,7 +17,8 @@ BARE_FLAGS = (
 _OF_A_FLEET = frozenset(
     (
         *("up", "init", "install", "hosts", "doctor", "probe", "plan", "bench", "train", "run"),
-        *("runs", "watch", "attach", "logs", "diagnose", "save", "stop", "fetch", "clean", "push"),
+        *("runs", "watch", "attach", "logs", "diagnose", "trace", "save", "stop", "fetch"),
+        *("clean", "push"),
         "data push",
     )
 )

@@ -52,6 +52,7 @@ _GROUPS = {
         "attach:command",
         "logs:command",
         "diagnose:command",
+        "trace:command",
         "save:command",
         "stop:command",
         "fetch:command",

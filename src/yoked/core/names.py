@@ -17,6 +17,8 @@ DATA_NAME_RULE = "small letters, digits and _ only, at most 40, and not `home`"
 STACKS_SUFFIX = ".stacks"
 # And what its last collectives were, as it was ended.
 CALLS_SUFFIX = ".calls"
+# And what it did and when, once a trace of it was asked for.
+TRACE_SUFFIX = ".trace"
 
 # A byte of a name that is no UTF-8, as os.fsdecode has it.
 NOT_UTF8 = re.compile("([\udc80-\udcff])")

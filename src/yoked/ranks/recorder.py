@@ -7,7 +7,8 @@ it tells by the methods here.
 
 At a word from the daemon the thread shuts the rank's connections to other ranks, whose collectives
 then raise at once; abort() of torch's group frees nothing on Gloo. At others it writes the stacks
-of all threads, or the last collectives, into a file beside the memory, or has the trainer save.
+of all threads, or the last collectives, into a file beside the memory, has the trainer save, or
+records for some steps what the rank does and when (yoked.ranks.spans).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import json
 import os
 import select
+import struct
 import sys
 import threading
 import time
@@ -26,17 +28,20 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from yoked.core.fs import write_bytes
-from yoked.core.names import CALLS_SUFFIX, STACKS_SUFFIX
+from yoked.core.names import CALLS_SUFFIX, STACKS_SUFFIX, TRACE_SUFFIX
 from yoked.core.proc import kernel_view
 from yoked.core.shared_json import SharedJson
 from yoked.ranks.freeing import free_rank
+from yoked.ranks.spans import SPANS
 
 # The descriptor at which the daemon's words come, and the file that it reads.
 WORDS_VARIABLE = "YOKED_RECORDER_WORDS"
 FILE_VARIABLE = "YOKED_RECORDER_FILE"
 # Of torch's flight recorder, in collectives: to read 2,000 of them takes 50 ms.
 FLIGHT_VARIABLE, FLIGHT_COLLECTIVES = "TORCH_FR_BUFFER_SIZE", "64"
-FREE, STACKS, CALLS, SAVE = b"f", b"s", b"c", b"w"
+FREE, STACKS, CALLS, SAVE, TRACE = b"f", b"s", b"c", b"w", b"t"
+# Behind the word TRACE: of how many steps, and for how many seconds at most.
+TRACE_WISH = struct.Struct(">HH")
 
 # The exit status of a rank that could not be freed otherwise.
 STUCK_EXIT = 75
@@ -72,13 +77,16 @@ class _Words(NamedTuple):
     descriptor: int
     pipe: os.stat_result
 
-    def next(self) -> bytes | None:
-        """The next word; empty: none will come any more; None: none has come for a while."""
+    def next(self, size: int = 1) -> bytes | None:
+        """The next word; empty: none will come any more; None: none has come for a while.
+
+        size: of what stands behind a word, in bytes: both were written at once.
+        """
         try:
             readable, _, _ = select.select([self.descriptor], [], [], PERIOD_S)
             if not os.path.samestat(os.fstat(self.descriptor), self.pipe):
                 return b""
-            return os.read(self.descriptor, 1) if readable else None
+            return os.read(self.descriptor, size) if readable else None
         except (OSError, ValueError):
             return b""
 
@@ -99,6 +107,9 @@ class Recorder:
         # How the program learns, as yoked.diagnosis.vitals.Learning has it; None: nothing is known.
         self.learning: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._save_asked = False
+        # Where to a trace is written; what is put around torch's functions for it.
+        self._trace_file: Path | None = None
+        self._instruments: Any = None
 
     def start(self) -> None:
         """Write from now on, if a daemon has given this process a file."""
@@ -110,6 +121,7 @@ class Recorder:
         except OSError:
             # A full disk: the run goes on, and nobody can tell what this rank does.
             return
+        self._trace_file = Path(path).with_suffix(TRACE_SUFFIX)
         # Here, and not in the thread: the program's next line may close all descriptors.
         pipe = None if words is None else _Words(int(words), os.fstat(int(words)))
         if pipe is not None:
@@ -128,9 +140,10 @@ class Recorder:
         """The program gets ready, and says when it takes steps."""
         self._phase = "starting"
 
-    def step_done(self) -> None:
-        """The program took a step."""
+    def step_done(self, number: int | None = None) -> None:
+        """The program took a step. number: as people count it; None: since the program's start."""
         self.steps += 1
+        SPANS.step_done(self.steps if number is None else number)
         self._stepped_s = time.monotonic()
         self._ends.append((self._stepped_s, time.process_time()))
         if self._phase == "starting":
@@ -142,7 +155,8 @@ class Recorder:
         before = self._phase
         self._phase = name
         try:
-            yield
+            with SPANS.span(name):
+                yield
         finally:
             self._phase = before
 
@@ -152,7 +166,8 @@ class Recorder:
         before = self._awaited
         self._awaited = (what, tuple(ranks), time.monotonic())
         try:
-            yield
+            with SPANS.span(f"wait: {what}", ranks):
+                yield
         finally:
             self._awaited = before
 
@@ -164,7 +179,7 @@ class Recorder:
         return asked
 
     def write(self) -> None:
-        """Write how it is now; the last time when the program has ended, for whoever looks then."""
+        """Write how it is now."""
         if self._memory is None:
             return
         with self._writing:
@@ -175,9 +190,39 @@ class Recorder:
                     self._memory.write(less(record))
                     return
 
+    def write_last(self) -> None:
+        """Write how it is now that the program has ended, for whoever looks then."""
+        self.write()
+        self._end_trace(even_if_short=True)
+
+    def _begin_trace(self, wish: bytes | None) -> None:
+        """Record what this rank does from now on, unless it does already."""
+        if SPANS.asked or wish is None or len(wish) != TRACE_WISH.size:
+            return
+        steps, limit_s = TRACE_WISH.unpack(wish)
+        if "torch" in sys.modules:
+            # Whatever another torch lacks of it: then fewer spans are known.
+            with contextlib.suppress(Exception):
+                from yoked.ranks.instruments import Instruments
+
+                self._instruments = Instruments(own_steps=self._phase is not None)
+                self._instruments.install()
+        SPANS.ask(steps, limit_s)
+
+    def _end_trace(self, *, even_if_short: bool = False) -> None:
+        """Write what was recorded, if it is enough."""
+        with self._writing:
+            if self._trace_file is None or not (SPANS.is_over or (SPANS.asked and even_if_short)):
+                return
+            if self._instruments is not None:
+                self._instruments.remove()
+                self._instruments = None
+            SPANS.write(self._trace_file, int(os.environ.get("RANK", "0")))
+
     def _run(self, words: _Words | None, path: Path) -> None:
         while True:
             self.write()
+            self._end_trace()
             if words is None:
                 time.sleep(PERIOD_S)
                 continue
@@ -190,6 +235,8 @@ class Recorder:
                 _leave(path.with_suffix(CALLS_SUFFIX), last_calls())
             elif word == SAVE:
                 self._save_asked = True
+            elif word == TRACE:
+                self._begin_trace(words.next(TRACE_WISH.size))
             elif word is not None and not word:
                 # The daemon is gone: there is nobody left to say anything.
                 words = None

@@ -156,6 +156,13 @@ RESULTS: Mapping[str, Rule] = {
     "job_go": complete({"host_program": count}),
     "job_stop": all_of(count),
     "job_save": flag,
+    "job_trace": flag,
+    "job_traced": complete(
+        {
+            "active": flag,
+            "traces": all_of(complete({"rank": count, "path": path, "size_bytes": count})),
+        }
+    ),
     "job_remove": flag,
     "job_doctor": flag,
     "job_reap": complete(

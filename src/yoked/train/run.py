@@ -320,7 +320,7 @@ class TrainingRun:
 
     def _after_step(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
-        RECORDER.step_done()
+        RECORDER.step_done(done)
         eval_every, save_every = self.schedule.eval_every, self.schedule.save_every
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
         evaluates = eval_every is not None and (done % eval_every == 0 or last)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from yoked.costmodel.assignment import ranges_of, split_by_weight
 from yoked.costmodel.schedule import max_deferred_backwards
+from yoked.ranks.spans import SPANS
 from yoked.train.comm.communicator import Communicator
 from yoked.train.device import synchronize
 from yoked.train.lm_head.protocol import LmHead
@@ -153,7 +154,8 @@ class Trainer:
         """
         clock, sent_before = self.comm.clock, self.comm.bytes_sent
         clock.start()
-        batch = self._batch(step)  # of all ranks: each knows all token ids
+        with SPANS.span("data"):
+            batch = self._batch(step)  # of all ranks: each knows all token ids
         self.buffers.zero_grad()
         row_grads = self.sync.begin_step(batch)  # receives are posted before anything is sent
         self.lm_head.begin_step(batch)

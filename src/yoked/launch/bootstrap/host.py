@@ -171,6 +171,8 @@ class HostProgram:
             self._ranks.write_stacks()
         if self._watch.is_asked(SAVE_ASKED):
             self._ranks.save()
+        if (wish := self._watch.wanted_trace) is not None:
+            self._ranks.trace(wish.steps, wish.limit_s)
         try:
             self._judge(self._watch, self._ranks, last=last)
         except Exception as problem:  # noqa: BLE001 - a bug in the diagnosis must not end the run

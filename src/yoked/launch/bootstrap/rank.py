@@ -173,7 +173,7 @@ def _end(status: int) -> NoReturn:
 
 def _end_well(job: Job, attempt: int, rank: int, good_end: ExitStack) -> None:
     good_end.close()
-    RECORDER.write()
+    RECORDER.write_last()
     # The others, if they go on, lose their connections before this process has its exit status.
     with suppress(OSError):
         job.end_mark(attempt, rank).touch()

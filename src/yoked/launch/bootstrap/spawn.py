@@ -147,6 +147,10 @@ class LocalRanks:
         """Ask the ranks of a training for a checkpoint; other programs do not hear it."""
         self._tell(recorder.SAVE)
 
+    def trace(self, steps: int, limit_s: int) -> None:
+        """Have the ranks record what they do for so many steps, and for no longer than that."""
+        self._tell(recorder.TRACE + recorder.TRACE_WISH.pack(steps, limit_s))
+
     def _tell(self, word: bytes) -> None:
         for descriptor in self._words.values():
             # It may have ended.

@@ -13,10 +13,11 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from yoked.agent.jobfolder import TIMELINE_NAME, JobFolder
-from yoked.core.fs import write_bytes
+from yoked.agent.jobfolder import TIMELINE_NAME, TRACE_ASKED, JobFolder
+from yoked.core.fs import read_json, write_bytes
+from yoked.core.schema import Constraint, decode
 from yoked.diagnosis.alone import CODE, Alone, alone, words_of_alone
 from yoked.diagnosis.cause import Cause
 from yoked.diagnosis.gate import Busy, Shares, busy_ranks, shares_of
@@ -56,6 +57,18 @@ class Told:
 
     node: int
     vitals: Vitals
+
+
+# As a word to a rank has room for.
+_Short = Annotated[int, Constraint("1 to 65,535", lambda count: 0 < count < 1 << 16)]
+
+
+@dataclass(frozen=True)
+class TraceWish:
+    """Somebody wants to know what ranks do for so many steps, but no longer than that."""
+
+    steps: _Short
+    limit_s: _Short
 
 
 class Watch:
@@ -201,6 +214,18 @@ class Watch:
         except OSError:
             return False
         return True
+
+    @property
+    def wanted_trace(self) -> TraceWish | None:
+        """What somebody wants to know of the next steps, once; None: nobody does."""
+        wish = read_json(self._job.folder / TRACE_ASKED)
+        if wish is None or not self.is_asked(TRACE_ASKED):
+            return None
+        # Of another yoked's agent.
+        with contextlib.suppress(ValueError):
+            found: TraceWish = decode(TraceWish, wish)
+            return found
+        return None
 
     def _write(self, shares: Shares | None = None) -> None:
         """Write what is known now, where it has changed. shares: None: none are new."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from yoked.errors import PeerLostError, YokedError
 from yoked.ranks.exchange import Read, decode, encode, gather_json
 from yoked.ranks.recorder import RECORDER
+from yoked.ranks.spans import SPANS
 from yoked.train.comm.step_clock import StepClock, WaitsFor
 from yoked.train.device import staging_for
 
@@ -315,10 +316,13 @@ class Communicator:
             return self._nothing(name)
         self.bytes_sent += round(sent_bytes)  # counted where it starts: all of it will leave
         staged = self._staged(tensor, reads=reads)
+        SPANS.purpose = name
         try:
             work = start(staged)
         except RuntimeError as error:
             raise _failed(name, error) from error
+        finally:
+            SPANS.purpose = None
         copy_back = partial(_copy, tensor, staged) if writes and staged is not tensor else None
         return Work(work, copy_back, name, self.clock, waits_for, self._in_the_run(peer))
 

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from yoked.ranks.spans import SPANS
+
 # Slower ranks, or bytes that are on their way.
 WaitsFor = Literal["ranks", "bytes"]
 Phase = Literal["forward", "lm_head", "backward", "muon", "adamw"]
 
 
 class StepClock:
-    """Seconds of one step, by this host's clock. Only `Work.wait` measures what is waited for.
-
-    A later recorder of phases and collectives has its place here: each begins and ends here.
-    """
+    """Seconds of one step, by this host's clock. Only `Work.wait` measures what is waited for."""
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
         """synchronize: called where a phase begins and ends, to count what a GPU computes."""
@@ -42,8 +41,9 @@ class StepClock:
         """Count what is computed meanwhile; on a GPU, unless synchronized, what is told to it."""
         self._synchronize()
         before_s = self.computed_s
-        yield
-        self._synchronize()
+        with SPANS.span(name):
+            yield
+            self._synchronize()
         self.phase_s[name] += self.computed_s - before_s
 
     @contextmanager

@@ -1,0 +1,256 @@
+"""What tells a rank's spans of torch's own functions: there while the rank is traced, gone after.
+
+Put around the methods of ProcessGroup in which torch.distributed's Python functions end; a future's
+callback says when Gloo was done. What C++ calls itself (DistributedDataParallel) is read from
+torch's profiler: see `yoked.ranks.profiled`. Of a program of one's own also around backward(), the
+steps of optimizers, the loading of data, and torch.save.
+"""
+
+# What stands around a part of torch must reach into it.
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import dataloader
+
+from yoked.ranks.recorder import flights
+from yoked.ranks.spans import COLLECTIVES, SPANS
+
+# By method of ProcessGroup: as people call it. At its end every rank knows that all have begun.
+_MEETINGS = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "allgather": "all_gather",
+    "all_gather_single": "all_gather",
+    "_allgather_base": "all_gather",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "barrier": "barrier",
+}
+_OTHERS = {
+    "reduce": "reduce",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+_MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+_OPS = {**_MEETINGS, **_OTHERS, **_MESSAGES}
+
+
+class Instruments:
+    """own_steps: the program tells its steps and phases itself, as the trainer does."""
+
+    def __init__(self, *, own_steps: bool) -> None:
+        self._own_steps = own_steps
+        self._undo: list[Callable[[], None]] = []
+        self._numbers = Numbers()
+        self._steps = 0
+        # Of a program that has several, the one that steps first counts.
+        self._optimizer: Optimizer | None = None
+        self._stepping_ns = 0
+
+    def install(self) -> None:
+        """Put them there."""
+        if dist.is_available():
+            from torch._C._distributed_c10d import ProcessGroup
+
+            for name, op in _OPS.items():
+                if hasattr(ProcessGroup, name):
+                    self._put(ProcessGroup, name, self._collective(name, op))
+        if self._own_steps:
+            return
+        self._put(torch.autograd, "backward", _named("backward"))
+        self._put(torch, "save", _named("save"))
+        self._put(dataloader._BaseDataLoaderIter, "__next__", _named("data"))
+        for register, hook in (
+            (register_optimizer_step_pre_hook, self._before_step),
+            (register_optimizer_step_post_hook, self._after_step),
+        ):
+            self._undo.append(register(hook).remove)
+
+    def remove(self) -> None:
+        """Take all of them away."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        native = getattr(owner, name)
+        ours = make(native)
+        setattr(owner, name, ours)
+
+        def undo() -> None:
+            # The program may have put its own around it meanwhile.
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, native)
+
+        self._undo.append(undo)
+
+    def _collective(self, name: str, op: str) -> Callable[[Any], Any]:
+        def make(native: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(native)
+            def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+                began_ns = time.monotonic_ns()
+                work = native(group, *args, **kwargs)
+                # Whatever fails of it, the program goes on with its work.
+                with suppress(Exception):
+                    if SPANS.recording and group.size() > 1:
+                        return self._note(group, name, op, args, began_ns, work)
+                return work
+
+            return method
+
+        return make
+
+    def _note(
+        self, group: Any, name: str, op: str, args: tuple[Any, ...], began_ns: int, work: Any
+    ) -> Any:
+        """Add a collective's span; returns the work that the program gets."""
+        tensors = [*_tensors(args[:1])] or [*_tensors(args[1:2])]
+        is_message, peers = name in _MESSAGES, []
+        if is_message and name != "recv_anysource" and isinstance(args[1], int):
+            peers = [dist.get_global_rank(group, args[1])]
+        size_bytes = sum(tensor.nbytes for tensor in tensors)
+        on_gloo = _is_gloo(group, tensors)
+        detail = {
+            "op": op,
+            "group": str(group.group_name)[:80],
+            "size": group.size(),
+            "number": self._numbers.of(group, is_message=is_message),
+            "bytes": size_bytes,
+            "peers": peers,
+            # Nothing is exchanged of a tensor without elements.
+            "meets": name in _MEETINGS and on_gloo and (size_bytes > 0 or op == "barrier"),
+            # Until it is known when it was done.
+            "done": False,
+        }
+        issued_ns = time.monotonic_ns()
+        row = SPANS.add(COLLECTIVES, SPANS.purpose or op, began_ns, issued_ns, detail)
+        if row is None:
+            return work
+        if is_message:
+            return Awaited(work, row)
+        # NCCL's future is done when the collective is queued.
+        if work is not None and on_gloo:
+            work.get_future().add_done_callback(lambda _: _end(row))
+        return work
+
+    def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        del optimizer
+        self._stepping_ns = time.monotonic_ns()
+
+    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not SPANS.recording or torch.compiler.is_compiling():
+            return
+        SPANS.since(self._stepping_ns, f"optimizer: {type(optimizer).__name__}")
+        self._optimizer = self._optimizer or optimizer
+        if optimizer is self._optimizer:
+            self._steps += 1
+            SPANS.step_done(self._steps)
+
+
+class Numbers:
+    """The number of a collective in its group, equal on all ranks, by torch's flight recorder.
+
+    That is asked once for each group, which takes 1 ms. From there on it is counted by the group's
+    own number, which counts messages between two ranks as well: those are taken off.
+    """
+
+    def __init__(self) -> None:
+        # By group: its own number, and the flight recorder's, as it was asked.
+        self._first: dict[str, tuple[int, int] | None] = {}
+        self._messages = Counter[str]()
+
+    def of(self, group: Any, *, is_message: bool) -> int | None:
+        """The number of what was started last; None: a message, or nobody knows."""
+        name = str(group.group_name)
+        if is_message:
+            self._messages[name] += 1
+            return None
+        own = int(group._get_sequence_number_for_group())
+        if name not in self._first:
+            told = [
+                int(entry["collective_seq_id"])
+                for entry in flights() or ()
+                if str(entry["process_group"][0]) == name and not entry["is_p2p"]
+            ]
+            self._first[name] = (own, max(told)) if told else None
+            self._messages[name] = 0
+        first = self._first[name]
+        return None if first is None else first[1] + own - first[0] - self._messages[name]
+
+
+class Awaited(dist.Work):
+    """A message's work, whose span ends where the program has waited for it: Gloo tells no end."""
+
+    def __init__(self, work: Any, row: list[Any]) -> None:
+        super().__init__()
+        self._work, self._row = work, row
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """As of the work."""
+        done = bool(self._work.wait(timeout))
+        _end(self._row)
+        return done
+
+    def is_completed(self) -> bool:
+        """As of the work."""
+        return bool(self._work.is_completed())
+
+    def get_future(self) -> Any:
+        """As of the work."""
+        return self._work.get_future()
+
+    def _source_rank(self) -> int:
+        return int(self._work._source_rank())
+
+
+def _end(row: list[Any]) -> None:
+    row[3] = time.monotonic_ns()
+    row[4]["done"] = True
+
+
+def _named(name: str) -> Callable[[Any], Any]:
+    """Puts a span around a function."""
+
+    def make(native: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(native)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            with SPANS.span(name):
+                return native(*args, **kwargs)
+
+        return function
+
+    return make
+
+
+def _is_gloo(group: Any, tensors: list[Tensor]) -> bool:
+    device = tensors[0].device if tensors else torch.device("cpu")
+    return bool(group._get_backend(device).name() == "gloo")
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)

@@ -1,0 +1,171 @@
+"""A trace as Perfetto and chrome://tracing open it: a process for each rank, on one clock.
+
+Source: "Trace Event Format", the JSON object format: complete events (X) and metadata (M); times in
+microseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from yoked.core.fs import write_bytes
+from yoked.trace.clocks import Alignment
+from yoked.trace.recorded import Exchange, RankTrace, Span
+
+# In the order in which a page shows them; the main thread stands between.
+_STEPS, _MAIN, _COLLECTIVES = "steps", "main", "collectives"
+# Threads of a process have numbers of their own.
+_TRACKS = 1000
+
+
+def write_events(path: Path, events: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> None:
+    """Write a trace as gzip of JSON. about: what stands beside the events."""
+    content = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+    packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), compresslevel=6)
+    write_bytes(path, packed, mode=0o600, durable=False)
+
+
+def shared_span_s(ranks: Iterable[RankTrace], alignment: Alignment) -> float:
+    """The time of which all ranks have recorded something, in seconds."""
+    began_ns, ended_ns = _shared_ns(list(ranks), alignment)
+    return max(0.0, ended_ns - began_ns) / 1e9
+
+
+def events_of(ranks: Sequence[RankTrace], alignment: Alignment) -> list[dict[str, Any]]:
+    """The events of all ranks, from when all of them record until the first one ends.
+
+    Where there is no such time: all events.
+    """
+    began_ns, ended_ns = _shared_ns(ranks, alignment)
+    if ended_ns <= began_ns:
+        began_ns = min(_common_ns(trace, alignment, trace.began_ns) for trace in ranks)
+        ended_ns = max(_common_ns(trace, alignment, trace.ended_ns) for trace in ranks)
+    last = _last_to_begin(ranks, alignment)
+    events: list[dict[str, Any]] = []
+    for trace in ranks:
+        kept = [
+            span
+            for span in trace.spans
+            if _common_ns(trace, alignment, span.ended_ns) >= began_ns
+            and _common_ns(trace, alignment, span.began_ns) <= ended_ns
+        ]
+        events += _rank_events(trace, kept, alignment, began_ns, last)
+    return events
+
+
+def _rank_events(
+    trace: RankTrace,
+    spans: Iterable[Span],
+    alignment: Alignment,
+    origin_ns: float,
+    last: Mapping[tuple[str, int], tuple[int, float]],
+) -> Iterator[dict[str, Any]]:
+    # Perfetto takes process 0 for the kernel's idle one.
+    pid = trace.rank + 1
+    yield _about(pid, 0, "process_name", name=f"rank {trace.rank}, {trace.host}")
+    yield _about(pid, 0, "process_labels", labels=trace.host)
+    yield _about(pid, 0, "process_sort_index", sort_index=trace.rank)
+    for number, (track, each) in enumerate(_tracks(spans)):
+        tid = pid * _TRACKS + number
+        yield _about(pid, tid, "thread_name", name=track)
+        yield _about(pid, tid, "thread_sort_index", sort_index=number)
+        for span in each:
+            begin_ns = round(_common_ns(trace, alignment, span.began_ns) - origin_ns)
+            end_ns = round(_common_ns(trace, alignment, span.ended_ns) - origin_ns)
+            yield {
+                "ph": "X",
+                "pid": pid,
+                "tid": tid,
+                "ts": begin_ns / 1e3,
+                "dur": max(0, end_ns - begin_ns) / 1e3,
+                "name": span.name,
+                "cat": "collective" if span.exchange else track.split()[0],
+                "args": _args(trace, alignment, span, last),
+            }
+
+
+def _args(
+    trace: RankTrace,
+    alignment: Alignment,
+    span: Span,
+    last: Mapping[tuple[str, int], tuple[int, float]],
+) -> dict[str, Any]:
+    if span.exchange is None:
+        if span.peers is None:
+            return {}
+        return {"waits for": _ranks(span.peers) if span.peers else "all ranks"}
+    told = span.exchange
+    args: dict[str, Any] = {"op": told.op, "bytes": told.bytes, "group": told.group}
+    if told.number is not None:
+        args["number"] = told.number
+    if told.peers:
+        args["peer"] = _ranks(told.peers)
+    if not told.done:
+        args["end"] = "not known: the span ends where it had been started"
+    if (found := last.get(_key(told))) is not None and found[0] != trace.rank:
+        late_ns = found[1] - _common_ns(trace, alignment, span.began_ns)
+        args["last to begin"] = f"rank {found[0]}, {late_ns / 1e6:.2f} ms later"
+    return args
+
+
+def _tracks(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
+    """Steps, the main thread, other threads, and collectives: as many rows as overlap."""
+    by_track: dict[str, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: (span.began_ns, -span.ended_ns)):
+        by_track.setdefault(span.track, []).append(span)
+    rows: list[list[Span]] = []
+    for span in by_track.pop(_COLLECTIVES, []):
+        free = next((row for row in rows if row[-1].ended_ns <= span.began_ns), None)
+        if free is None:
+            rows.append(free := [])
+        free.append(span)
+    order = {_STEPS: 0, _MAIN: 1}
+    tracks = sorted(by_track.items(), key=lambda each: (order.get(each[0], 2), each[0]))
+    names = (
+        _COLLECTIVES if number == 0 else f"{_COLLECTIVES} {number + 1}"
+        for number in range(len(rows))
+    )
+    return [*tracks, *zip(names, rows, strict=True)]
+
+
+def _last_to_begin(
+    ranks: Iterable[RankTrace], alignment: Alignment
+) -> dict[tuple[str, int], tuple[int, float]]:
+    """By group and number of a collective: the rank that began it last, and when."""
+    found: dict[tuple[str, int], tuple[int, float]] = {}
+    for trace in ranks:
+        for span in trace.spans:
+            told = span.exchange
+            if told is None or told.number is None or not told.meets:
+                continue
+            began_ns = _common_ns(trace, alignment, span.began_ns)
+            if (key := _key(told)) not in found or found[key][1] < began_ns:
+                found[key] = (trace.rank, began_ns)
+    return found
+
+
+def _key(told: Exchange) -> tuple[str, int]:
+    return told.group, -1 if told.number is None else told.number
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ", ".join(f"rank {rank}" for rank in ranks)
+
+
+def _about(pid: int, tid: int, what: str, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
+
+
+def _shared_ns(ranks: Sequence[RankTrace], alignment: Alignment) -> tuple[float, float]:
+    return (
+        max(_common_ns(trace, alignment, trace.began_ns) for trace in ranks),
+        min(_common_ns(trace, alignment, trace.ended_ns) for trace in ranks),
+    )
+
+
+def _common_ns(trace: RankTrace, alignment: Alignment, own_ns: int) -> float:
+    return alignment.clocks[trace.host].common_ns(own_ns)
