@@ -1,9 +1,9 @@
 """What tells a rank's spans of torch's own functions: there while the rank is traced, gone after.
 
 Put around the methods of ProcessGroup in which torch.distributed's Python functions end; a future's
-callback says when Gloo was done. What C++ calls itself (DistributedDataParallel) is read from
-torch's profiler: see `yoked.ranks.profiled`. Of a program of one's own also around backward(), the
-steps of optimizers, the loading of data, and torch.save.
+callback says when Gloo was done. What C++ calls itself (DistributedDataParallel, functional
+collectives) does not pass there. Of a program of one's own also around backward(), the steps of
+optimizers, the loading of data, and torch.save.
 """
 
 # What stands around a part of torch must reach into it.
@@ -11,6 +11,7 @@ steps of optimizers, the loading of data, and torch.save.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -63,7 +64,11 @@ class Instruments:
     def __init__(self, *, own_steps: bool) -> None:
         self._own_steps = own_steps
         self._undo: list[Callable[[], None]] = []
+        # Where the program or the bootstrap has put its own around ours meanwhile, ours stay.
+        self._works = True
         self._numbers = Numbers()
+        # Of several ranks the bootstrap tells the recorder of steps.
+        self._alone = os.environ.get("WORLD_SIZE", "1") == "1"
         self._steps = 0
         # Of a program that has several, the one that steps first counts.
         self._optimizer: Optimizer | None = None
@@ -79,9 +84,9 @@ class Instruments:
                     self._put(ProcessGroup, name, self._collective(name, op))
         if self._own_steps:
             return
-        self._put(torch.autograd, "backward", _named("backward"))
-        self._put(torch, "save", _named("save"))
-        self._put(dataloader._BaseDataLoaderIter, "__next__", _named("data"))
+        self._put(torch.autograd, "backward", self._named("backward"))
+        self._put(torch, "save", self._named("save"))
+        self._put(dataloader._BaseDataLoaderIter, "__next__", self._named("data"))
         for register, hook in (
             (register_optimizer_step_pre_hook, self._before_step),
             (register_optimizer_step_post_hook, self._after_step),
@@ -90,18 +95,23 @@ class Instruments:
 
     def remove(self) -> None:
         """Take all of them away."""
+        self._works = False
         while self._undo:
             self._undo.pop()()
 
     def _put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        native = getattr(owner, name)
-        ours = make(native)
+        # A method of C++ is another thing there than what getattr has of it, which takes no self.
+        had = vars(owner).get(name)
+        ours = make(getattr(owner, name))
         setattr(owner, name, ours)
 
         def undo() -> None:
-            # The program may have put its own around it meanwhile.
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, native)
+            if vars(owner).get(name) is not ours:
+                return
+            if had is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, had)
 
         self._undo.append(undo)
 
@@ -113,11 +123,26 @@ class Instruments:
                 work = native(group, *args, **kwargs)
                 # Whatever fails of it, the program goes on with its work.
                 with suppress(Exception):
-                    if SPANS.recording and group.size() > 1:
+                    if self._works and SPANS.recording and group.size() > 1:
                         return self._note(group, name, op, args, began_ns, work)
                 return work
 
             return method
+
+        return make
+
+    def _named(self, name: str) -> Callable[[Any], Any]:
+        """Puts a span around a function."""
+
+        def make(native: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(native)
+            def function(*args: Any, **kwargs: Any) -> Any:
+                if not self._works:
+                    return native(*args, **kwargs)
+                with SPANS.span(name):
+                    return native(*args, **kwargs)
+
+            return function
 
         return make
 
@@ -163,7 +188,7 @@ class Instruments:
             return
         SPANS.since(self._stepping_ns, f"optimizer: {type(optimizer).__name__}")
         self._optimizer = self._optimizer or optimizer
-        if optimizer is self._optimizer:
+        if self._alone and optimizer is self._optimizer:
             self._steps += 1
             SPANS.step_done(self._steps)
 
@@ -227,20 +252,6 @@ class Awaited(dist.Work):
 def _end(row: list[Any]) -> None:
     row[3] = time.monotonic_ns()
     row[4]["done"] = True
-
-
-def _named(name: str) -> Callable[[Any], Any]:
-    """Puts a span around a function."""
-
-    def make(native: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(native)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            with SPANS.span(name):
-                return native(*args, **kwargs)
-
-        return function
-
-    return make
 
 
 def _is_gloo(group: Any, tensors: list[Tensor]) -> bool:

@@ -47,7 +47,8 @@ class Spans:
 
     def ask(self, steps: int, limit_s: float) -> None:
         """Record from now on, until so many whole steps were taken, and for no longer than that."""
-        self._rows, self._lost, self._steps, self._wanted = [], 0, 0, steps
+        # Ranks begin in the middle of a step, and not all of them of the same.
+        self._rows, self._lost, self._steps, self._wanted = [], 0, 0, steps + 1
         self._began_ns, self._step_began_ns = time.monotonic_ns(), None
         self._until_ns = self._began_ns + int(limit_s * 1e9)
         self.asked = self.recording = True

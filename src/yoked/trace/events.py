@@ -10,7 +10,7 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yoked.core.fs import write_bytes
 from yoked.trace.clocks import Alignment
@@ -18,6 +18,8 @@ from yoked.trace.recorded import Exchange, RankTrace, Span
 
 # In the order in which a page shows them; the main thread stands between.
 _STEPS, _MAIN, _COLLECTIVES = "steps", "main", "collectives"
+# Less is the clocks' own error.
+_LATE_MS = 0.5
 # Threads of a process have numbers of their own.
 _TRACKS = 1000
 
@@ -29,29 +31,54 @@ def write_events(path: Path, events: Sequence[Mapping[str, Any]], about: Mapping
     write_bytes(path, packed, mode=0o600, durable=False)
 
 
-def shared_span_s(ranks: Iterable[RankTrace], alignment: Alignment) -> float:
-    """The time of which all ranks have recorded something, in seconds."""
-    began_ns, ended_ns = _shared_ns(list(ranks), alignment)
-    return max(0.0, ended_ns - began_ns) / 1e9
+class Window(NamedTuple):
+    """What is shown: from then until then by the common clock; whole steps of the first rank."""
+
+    began_ns: float
+    ended_ns: float
+    steps: int
+
+    @property
+    def lasted_s(self) -> float:
+        """In seconds."""
+        return (self.ended_ns - self.began_ns) / 1e9
 
 
-def events_of(ranks: Sequence[RankTrace], alignment: Alignment) -> list[dict[str, Any]]:
-    """The events of all ranks, from when all of them record until the first one ends.
+def window_of(ranks: Sequence[RankTrace], alignment: Alignment, steps: int) -> Window:
+    """At most so many steps of the time of which all ranks recorded something.
 
-    Where there is no such time: all events.
+    Without a whole step in it: all of that time; where there is none, all that was recorded.
     """
-    began_ns, ended_ns = _shared_ns(ranks, alignment)
+    began_ns = max(_common_ns(trace, alignment, trace.began_ns) for trace in ranks)
+    ended_ns = min(_common_ns(trace, alignment, trace.ended_ns) for trace in ranks)
     if ended_ns <= began_ns:
         began_ns = min(_common_ns(trace, alignment, trace.began_ns) for trace in ranks)
         ended_ns = max(_common_ns(trace, alignment, trace.ended_ns) for trace in ranks)
+    first = ranks[0]
+    whole = [
+        (_common_ns(first, alignment, span.began_ns), _common_ns(first, alignment, span.ended_ns))
+        for span in first.spans
+        if span.track == _STEPS
+    ]
+    shown = [(begin, end) for begin, end in whole if begin >= began_ns and end <= ended_ns][:steps]
+    if not shown:
+        return Window(began_ns, ended_ns, 0)
+    return Window(shown[0][0], shown[-1][1], len(shown))
+
+
+def events_of(
+    ranks: Sequence[RankTrace], alignment: Alignment, window: Window
+) -> list[dict[str, Any]]:
+    """The events of all ranks in a window; times are counted from its begin."""
+    began_ns, ended_ns, _ = window
     last = _last_to_begin(ranks, alignment)
     events: list[dict[str, Any]] = []
     for trace in ranks:
         kept = [
             span
             for span in trace.spans
-            if _common_ns(trace, alignment, span.ended_ns) >= began_ns
-            and _common_ns(trace, alignment, span.began_ns) <= ended_ns
+            if _common_ns(trace, alignment, span.ended_ns) > began_ns
+            and _common_ns(trace, alignment, span.began_ns) < ended_ns
         ]
         events += _rank_events(trace, kept, alignment, began_ns, last)
     return events
@@ -65,7 +92,7 @@ def _rank_events(
     last: Mapping[tuple[str, int], tuple[int, float]],
 ) -> Iterator[dict[str, Any]]:
     # Perfetto takes process 0 for the kernel's idle one.
-    pid = trace.rank + 1
+    pid = trace.rank
     yield _about(pid, 0, "process_name", name=f"rank {trace.rank}, {trace.host}")
     yield _about(pid, 0, "process_labels", labels=trace.host)
     yield _about(pid, 0, "process_sort_index", sort_index=trace.rank)
@@ -107,8 +134,9 @@ def _args(
     if not told.done:
         args["end"] = "not known: the span ends where it had been started"
     if (found := last.get(_key(told))) is not None and found[0] != trace.rank:
-        late_ns = found[1] - _common_ns(trace, alignment, span.began_ns)
-        args["last to begin"] = f"rank {found[0]}, {late_ns / 1e6:.2f} ms later"
+        late_ms = (found[1] - _common_ns(trace, alignment, span.began_ns)) / 1e6
+        if late_ms >= _LATE_MS:
+            args["last to begin"] = f"rank {found[0]}, {late_ms:.1f} ms later"
     return args
 
 
@@ -158,13 +186,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _about(pid: int, tid: int, what: str, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
-
-
-def _shared_ns(ranks: Sequence[RankTrace], alignment: Alignment) -> tuple[float, float]:
-    return (
-        max(_common_ns(trace, alignment, trace.began_ns) for trace in ranks),
-        min(_common_ns(trace, alignment, trace.ended_ns) for trace in ranks),
-    )
 
 
 def _common_ns(trace: RankTrace, alignment: Alignment, own_ns: int) -> float:

