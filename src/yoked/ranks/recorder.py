@@ -196,11 +196,11 @@ class Recorder:
         self._end_trace(even_if_short=True)
 
     def _begin_trace(self, wish: bytes | None) -> None:
-        """Record what this rank does from now on, unless it does already."""
-        if SPANS.asked or wish is None or len(wish) != TRACE_WISH.size:
+        """Record what this rank does from now on. A later wish takes an earlier one's place."""
+        if wish is None or len(wish) != TRACE_WISH.size:
             return
         steps, limit_s = TRACE_WISH.unpack(wish)
-        if "torch" in sys.modules:
+        if "torch" in sys.modules and self._instruments is None:
             # Whatever another torch lacks of it: then fewer spans are known.
             with contextlib.suppress(Exception):
                 from yoked.ranks.instruments import Instruments

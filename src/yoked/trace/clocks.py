@@ -29,7 +29,7 @@ MOST_DRIFT = 1e-3
 # Fewer say nothing of a drift. More of them take long, pair by pair.
 _LEAST_FOR_DRIFT, _MOST_POINTS = 6, 300
 _LEAST_KEPT = 4
-# Where bounds contradict each other, as where a clock was set meanwhile, no number of moves is enough.
+# Where bounds contradict each other, no number of moves is enough.
 _MOST_MOVES, _BEYOND_NS = 200, 1e3
 
 

@@ -69,19 +69,28 @@ def window_of(ranks: Sequence[RankTrace], alignment: Alignment, steps: int) -> W
 def events_of(
     ranks: Sequence[RankTrace], alignment: Alignment, window: Window
 ) -> list[dict[str, Any]]:
-    """The events of all ranks in a window; times are counted from its begin."""
+    """The events of all ranks in a window; times are counted from the first one's begin."""
     began_ns, ended_ns, _ = window
     last = _last_to_begin(ranks, alignment)
-    events: list[dict[str, Any]] = []
-    for trace in ranks:
-        kept = [
+    kept = {
+        trace.rank: [
             span
             for span in trace.spans
             if _common_ns(trace, alignment, span.ended_ns) > began_ns
             and _common_ns(trace, alignment, span.began_ns) < ended_ns
         ]
-        events += _rank_events(trace, kept, alignment, began_ns, last)
-    return events
+        for trace in ranks
+    }
+    # Some began before the window does, and Perfetto drops what lies before 0.
+    begins_ns = [
+        _common_ns(trace, alignment, span.began_ns) for trace in ranks for span in kept[trace.rank]
+    ]
+    origin_ns = min(begins_ns, default=began_ns)
+    return [
+        event
+        for trace in ranks
+        for event in _rank_events(trace, kept[trace.rank], alignment, origin_ns, last)
+    ]
 
 
 def _rank_events(

@@ -86,6 +86,16 @@ def test_as_many_steps_are_shown_as_were_asked_for() -> None:
     assert names == [*(f"step {n}" for n in range(3)), *(f"forward {n}" for n in range(3))]
 
 
+def test_what_began_before_the_steps_that_are_shown_is_shown_whole_and_nothing_before_zero() -> (
+    None
+):
+    ranks = ranks_of((span("step 1", 50, 60, "steps"), span("long", 20, 55)))
+
+    shown = [(each["name"], each["ts"]) for each in events(ranks) if each["ph"] == "X"]
+
+    assert shown == [("step 1", 30_000.0), ("long", 0.0)]
+
+
 def test_only_what_all_ranks_recorded_is_shown() -> None:
     early, late = ranks_of((span("a", 0, 10), span("b", 50, 60)), (span("c", 55, 70),))
     late = replace(late, began_ns=40 * MS, ended_ns=120 * MS)
