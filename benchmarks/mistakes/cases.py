@@ -207,6 +207,15 @@ MISTAKES = {
         Mistake("diagnose night --stacks", "yoked logs night", ("yoked logs night",)),
         Mistake("diagnose night --fleet none.toml", "yoked init HOST... --fleet none.toml"),
     ),
+    "trace": (
+        Mistake("trace nigt", "did you mean night?", ("yoked trace night",)),
+        Mistake("trace --steps 0", "--steps 10"),
+        Mistake("trace --wait 0", "--wait 120"),
+        Mistake("trace night --out nowhere/t.json.gz", "mkdir"),
+        # It is over, and nobody asked while it went on.
+        Mistake("trace night", "while it goes on"),
+        Mistake("trace --fleet none.toml", "yoked init HOST... --fleet none.toml"),
+    ),
     "save": (
         Mistake("save nigt", "yoked runs", ("yoked runs",)),
         Mistake("save --wait 0", "--wait 120"),

