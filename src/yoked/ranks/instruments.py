@@ -30,7 +30,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
-from yoked.ranks.recorder import flights
+from yoked.ranks.flights import flights
 from yoked.ranks.spans import COLLECTIVES, SPANS
 
 # By method of ProcessGroup: as people call it. At its end every rank knows that all have begun.

@@ -31,6 +31,7 @@ from yoked.core.fs import write_bytes
 from yoked.core.names import CALLS_SUFFIX, STACKS_SUFFIX, TRACE_SUFFIX
 from yoked.core.proc import kernel_view
 from yoked.core.shared_json import SharedJson
+from yoked.ranks.flights import flights
 from yoked.ranks.freeing import free_rank
 from yoked.ranks.spans import SPANS
 
@@ -362,21 +363,6 @@ def last_calls() -> dict[str, Any] | None:
                 "calls": group["calls"],
             }
     return None
-
-
-def flights(of_nccl: bool = False) -> list[dict[str, Any]] | None:
-    """The last collectives that torch's flight recorder has, the oldest first; None: no recorder.
-
-    It takes 1 ms. NCCL's are in a recorder of their own.
-    """
-    torch = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(torch, f"_dump_{'nccl' if of_nccl else 'fr'}_trace_json", None)
-    if dump is None:
-        return None
-    try:
-        return list(json.loads(dump(True, False)).get("entries", ()))
-    except (RuntimeError, ValueError):
-        return None
 
 
 def _groups() -> list[dict[str, Any]] | None:

@@ -74,7 +74,7 @@ def completed(words: list[str], script: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "proposed"),
     [
-        (["yoked", "tra"], {"train"}),
+        (["yoked", "tra"], {"train", "trace"}),
         (["yoked", "data", "pre"], {"prepare"}),
         (["yoked", "train", "--max-s"], {"--max-seq-len"}),
         (["yoked", "train", "--sync", "int"], {"int8", "int4"}),

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
 
 from yoked.launch.bootstrap.gloo import METHODS, tensors_in
-from yoked.ranks.recorder import flights
+from yoked.ranks.flights import flights
 
 # As the flight recorder names dtypes of real numbers: Float, Float8_e4m3fn, ComplexFloat.
 _REAL = ("Float", "Double", "Half", "BFloat16", "Complex")

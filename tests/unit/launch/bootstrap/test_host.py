@@ -22,7 +22,7 @@ from yoked.launch.bootstrap.coordinator import EndGeneration, HeldUp, RanksOver,
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Node
 from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome
-from yoked.launch.bootstrap.watch import Told
+from yoked.launch.bootstrap.watch import Told, TraceWish
 
 STOPPED = Failure("alpha", 0, "stopped for 3 s", 1.0, rank=1, cause="rank-stopped", found=True)
 STILL = replace(STOPPED, what="stopped for 4 s", time_s=2.0)
@@ -63,6 +63,8 @@ class Watch:
 
     def is_asked(self, wish: str) -> bool:
         return False
+
+    wanted_trace: TraceWish | None = None
 
     def turn(self, ranks: object, now_s: float, *, last: bool) -> Vitals:
         self.looks.append(last)
