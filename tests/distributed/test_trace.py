@@ -26,6 +26,12 @@ def yoked(lab: Any, *words: str) -> Any:
     return lab.start(["-c", YOKED, *words]).end()
 
 
+def said_by(job: Path) -> str:
+    """What rank 0 has printed so far."""
+    file = job / "logs" / "0.0.out"
+    return file.read_text() if file.exists() else ""
+
+
 def spans_of(trace: Path) -> list[dict[str, Any]]:
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     return [each for each in events if each["ph"] == "X"]
@@ -85,6 +91,7 @@ def test_a_training_is_traced_while_it_goes_on_and_takes_its_steps_as_before(lab
     assert "this is what was recorded of it last" in over.stderr
 
 
+@pytest.mark.slow
 def test_a_program_of_ones_own_is_traced_twice_and_what_was_put_around_torch_goes(
     lab: Any,
 ) -> None:
@@ -92,12 +99,12 @@ def test_a_program_of_ones_own_is_traced_twice_and_what_was_put_around_torch_goe
     begun = yoked(lab, "run", "--ranks", "2", "--run", "own", "--detach", "--", "steps.py")
     assert begun.status == 0, begun.stderr
     job = lab.root / "state" / "jobs" / "own"
-    until(lambda: "step 20" in (job / "logs" / "0.0.out").read_text())
+    until(lambda: "step 20" in said_by(job))
 
     first = yoked(lab, "trace", "own", "--steps", "4", "--json")
     again = yoked(lab, "trace", "own", "--steps", "4", "--out", "again.json.gz", "--json")
     status = yoked(lab, "runs", "--json").json["runs"][0]["state"]
-    said = (job / "logs" / "0.0.out").read_text()
+    said = said_by(job)
     packed = {rank: (job / "errors" / f"0.{rank}.trace").read_bytes() for rank in (0, 1)}
     yoked(lab, "stop", "own")
 
@@ -117,6 +124,32 @@ def test_a_program_of_ones_own_is_traced_twice_and_what_was_put_around_torch_goe
         assert {"backward", "optimizer: SGD", "barrier", "send", "recv", "data"} <= names
         assert told["clocks"]["apart_median_s"] < 0.005
     require_aligned(packed)
+
+
+@pytest.mark.slow
+def test_what_ddp_exchanges_is_in_a_trace_with_its_place_among_the_others(lab: Any) -> None:
+    (lab.root / "steps.py").write_text(PROGRAM.read_text())
+    begun = yoked(lab, "run", "--ranks", "2", "--run", "own", "--detach", "--", "steps.py", "ddp")
+    assert begun.status == 0, begun.stderr
+    job = lab.root / "state" / "jobs" / "own"
+    until(lambda: "step 20" in said_by(job))
+
+    told = yoked(lab, "trace", "own", "--steps", "4", "--json").json
+    yoked(lab, "stop", "own")
+
+    spans = [s for s in spans_of(lab.root / told["file"]) if "number" in s["args"]]
+    for rank in (0, 1):
+        own = sorted((s for s in spans if s["pid"] == rank), key=lambda s: s["args"]["number"])
+        # A barrier, and the gradients, which C++ exchanges: in turns, without a gap.
+        assert {(s["name"], s["args"]["bytes"]) for s in own} == {
+            ("all_reduce", 4000),
+            ("barrier", 0),
+        }
+        numbers = [s["args"]["number"] for s in own]
+        assert numbers == list(range(numbers[0], numbers[0] + len(own)))
+        assert all(one["name"] != other["name"] for one, other in pairwise(own))
+    assert told["steps"] == 4
+    assert told["clocks"]["apart_median_s"] < 0.005
 
 
 def require_aligned(packed: dict[int, bytes]) -> None:

@@ -1,9 +1,12 @@
 """What tells a rank's spans of torch's own functions: there while the rank is traced, gone after.
 
 Put around the methods of ProcessGroup in which torch.distributed's Python functions end; a future's
-callback says when Gloo was done. What C++ calls itself (DistributedDataParallel, functional
-collectives) does not pass there. Of a program of one's own also around backward(), the steps of
+callback says when Gloo was done. Of a program of one's own also around backward(), the steps of
 optimizers, the loading of data, and torch.save.
+
+What C++ calls itself (DistributedDataParallel) does not pass there. After a backward() torch's
+flight recorder has it, with the start. All of it was waited for by then, so it ended before; the
+last one just before, since the end of backward() is what waits for it.
 """
 
 # What stands around a part of torch must reach into it.
@@ -11,6 +14,7 @@ optimizers, the loading of data, and torch.save.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -23,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -56,6 +61,8 @@ _OTHERS = {
 }
 _MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 _OPS = {**_MEETINGS, **_OTHERS, **_MESSAGES}
+# Of an element, by the flight recorder's names of dtypes.
+_BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1}
 
 
 class Instruments:
@@ -67,6 +74,7 @@ class Instruments:
         # Where the program or the bootstrap has put its own around ours meanwhile, ours stay.
         self._works = True
         self._numbers = Numbers()
+        self._last_flight = -1
         # Of several ranks the bootstrap tells the recorder of steps.
         self._alone = os.environ.get("WORLD_SIZE", "1") == "1"
         self._steps = 0
@@ -84,7 +92,7 @@ class Instruments:
                     self._put(ProcessGroup, name, self._collective(name, op))
         if self._own_steps:
             return
-        self._put(torch.autograd, "backward", self._named("backward"))
+        self._put(torch.autograd, "backward", self._backward)
         self._put(torch, "save", self._named("save"))
         self._put(dataloader._BaseDataLoaderIter, "__next__", self._named("data"))
         for register, hook in (
@@ -146,6 +154,54 @@ class Instruments:
 
         return make
 
+    def _backward(self, native: Callable[..., Any]) -> Callable[..., Any]:
+        native = self._named("backward")(native)
+
+        @wraps(native)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            result = native(*args, **kwargs)
+            if self._works and SPANS.recording:
+                # Another torch may have it in another form.
+                with suppress(Exception):
+                    self._note_flights()
+            return result
+
+        return backward
+
+    def _note_flights(self) -> None:
+        """Add what C++ called of Gloo's collectives in a backward() that has just ended."""
+        now_ns = time.monotonic_ns()
+        epoch_ns = time.time_ns() - now_ns
+        row = None
+        for entry in flights() or ():
+            record, name = int(entry["record_id"]), str(entry["process_group"][0])
+            if record <= self._last_flight or entry["is_p2p"]:
+                continue
+            self._last_flight = record
+            number = int(entry["collective_seq_id"])
+            began_ns = int(entry["time_created_ns"]) - epoch_ns
+            backend, _, op = str(entry["profiling_name"]).partition(":")
+            if (name, number) in self._numbers.told or backend != "gloo" or not name:
+                continue
+            # What came before this trace is still there when it is read first.
+            if not SPANS.covers(began_ns):
+                continue
+            sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=True)
+            size_bytes = sum(math.prod(size) * _BYTES.get(kind, 4) for size, kind in sizes)
+            detail = {
+                "op": op,
+                "group": name[:80],
+                "size": distributed_c10d._resolve_process_group(name).size(),
+                "number": number,
+                "bytes": size_bytes,
+                "peers": [],
+                "meets": op in _MEETINGS.values() and size_bytes > 0,
+                "done": False,
+            }
+            row = SPANS.add(COLLECTIVES, op, began_ns, now_ns, detail) or row
+        if row is not None:
+            row[4]["done"] = True
+
     def _note(
         self, group: Any, name: str, op: str, args: tuple[Any, ...], began_ns: int, work: Any
     ) -> Any:
@@ -204,6 +260,8 @@ class Numbers:
         # By group: its own number, and the flight recorder's, as it was asked.
         self._first: dict[str, tuple[int, int] | None] = {}
         self._messages = Counter[str]()
+        # What passed here, by group and number.
+        self.told = set[tuple[str, int]]()
 
     def of(self, group: Any, *, is_message: bool) -> int | None:
         """The number of what was started last; None: a message, or nobody knows."""
@@ -221,7 +279,11 @@ class Numbers:
             self._first[name] = (own, max(told)) if told else None
             self._messages[name] = 0
         first = self._first[name]
-        return None if first is None else first[1] + own - first[0] - self._messages[name]
+        if first is None:
+            return None
+        number = first[1] + own - first[0] - self._messages[name]
+        self.told.add((name, number))
+        return number
 
 
 class Awaited(dist.Work):

@@ -58,6 +58,10 @@ class Spans:
         """Whether there is something to write: enough steps were taken, or it took too long."""
         return self.asked and (not self.recording or time.monotonic_ns() > self._until_ns)
 
+    def covers(self, at_ns: int) -> bool:
+        """Whether a moment is in what is recorded."""
+        return self.recording and at_ns >= self._began_ns
+
     def add(
         self, track: str, name: str, began_ns: int, ended_ns: int, detail: dict[str, Any] | None
     ) -> list[Any] | None:
@@ -73,7 +77,7 @@ class Spans:
 
     def since(self, began_ns: int, name: str, detail: dict[str, Any] | None = None) -> None:
         """Add what this thread did from then until now."""
-        if self.recording and began_ns >= self._began_ns:
+        if self.covers(began_ns):
             thread = threading.current_thread()
             track = MAIN if thread is threading.main_thread() else f"thread {thread.name}"
             self.add(track[:_MOST_CHARACTERS], name, began_ns, time.monotonic_ns(), detail)

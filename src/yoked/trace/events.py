@@ -141,7 +141,7 @@ def _args(
     if told.peers:
         args["peer"] = _ranks(told.peers)
     if not told.done:
-        args["end"] = "not known: the span ends where it had been started"
+        args["end"] = "not known"
     if (found := last.get(_key(told))) is not None and found[0] != trace.rank:
         late_ms = (found[1] - _common_ns(trace, alignment, span.began_ns)) / 1e6
         if late_ms >= _LATE_MS:

@@ -31,7 +31,8 @@ class Exchange:
 
     group, number: the same on all ranks that take part; number: None: not known. size: how many
     they are. bytes: of its tensors. meets: none of them is done before all have begun. done: the
-    end of its span is when it was done, as this rank knew, and not when it had been started.
+    end of its span is when it was done, as this rank knew; else it had been started by then, or was
+    done before.
     """
 
     op: Word

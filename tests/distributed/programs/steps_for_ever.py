@@ -1,5 +1,9 @@
-"""Takes steps until it is ended, and says now and then how its torch looks."""
+"""Takes steps until it is ended, and says now and then how its torch looks.
 
+With `ddp` DistributedDataParallel exchanges the gradients.
+"""
+
+import sys
 import time
 
 import torch
@@ -11,14 +15,17 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.set_num_threads(1)
 model = torch.nn.Linear(10, 100, bias=False)
+by_ddp = "ddp" in sys.argv
+trained = torch.nn.parallel.DistributedDataParallel(model) if by_ddp else model
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 step = 0
 was = dict(vars(ProcessGroup)), torch.autograd.backward
 while True:
     for batch in DataLoader(torch.randn(64, 10), batch_size=8):
         optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        dist.all_reduce(model.weight.grad)
+        trained(batch).square().mean().backward()
+        if not by_ddp:
+            dist.all_reduce(model.weight.grad)
         optimizer.step()
         message = torch.ones(1)
         if rank == 0:

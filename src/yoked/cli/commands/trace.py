@@ -61,13 +61,13 @@ def command(
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         handle = hosts.run(run)
         came = _record(handle, steps, wait, output, flag)
-        path = out or _default_path(handle)
+        ranks = _read(came, output)
+        if not ranks:
+            raise _nothing_came(handle, wait, flag)
     from yoked.trace.clocks import align
     from yoked.trace.events import events_of, window_of, write_events
 
-    ranks = _read(came, output)
-    if not ranks:
-        raise _nothing_came(handle, wait, flag)
+    path = out or _default_path(handle)
     alignment = align(ranks)
     window = window_of(ranks, alignment, steps)
     told = _told(handle, ranks, alignment, window)
@@ -225,7 +225,7 @@ def _evidence(
     if lost:
         lines.append(f"{lost:,} spans found no room: fewer --steps")
     if not window.steps:
-        lines.append("no whole step: none ended in time, or no optimizer of torch's steps")
+        lines.append("no whole step: none ended in time, or the program has no optimizer of torch")
     if came.missing:
         lines.append(f"without rank {', '.join(map(str, came.missing))}")
     return lines

@@ -53,6 +53,7 @@ class Watch:
     """Finds what it is told to."""
 
     failure: Failure | None = None
+    wanted_trace: TraceWish | None = None
     take: Callable[[Told, float], None]
 
     def __init__(self) -> None:
@@ -63,8 +64,6 @@ class Watch:
 
     def is_asked(self, wish: str) -> bool:
         return False
-
-    wanted_trace: TraceWish | None = None
 
     def turn(self, ranks: object, now_s: float, *, last: bool) -> Vitals:
         self.looks.append(last)
