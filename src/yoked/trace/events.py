@@ -17,7 +17,7 @@ from yoked.trace.clocks import Alignment
 from yoked.trace.recorded import Exchange, RankTrace, Span
 
 # In the order in which a page shows them; the main thread stands between.
-_STEPS, _MAIN, _COLLECTIVES = "steps", "main", "collectives"
+_STEPS, _MAIN, _COLLECTIVES, _MESSAGES = "steps", "main", "collectives", "messages"
 # Less is the clocks' own error.
 _LATE_MS = 0.5
 # Threads of a process have numbers of their own.
@@ -150,23 +150,30 @@ def _args(
 
 
 def _tracks(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
-    """Steps, the main thread, other threads, and collectives: as many rows as overlap."""
-    by_track: dict[str, list[Span]] = {}
+    """Steps, the main thread, other threads, then as many rows of exchanges as overlap.
+
+    A receive is posted long before its message comes: among collectives they would hide those.
+    """
+    threads: dict[str, list[Span]] = {}
+    rows: dict[str, list[list[Span]]] = {_COLLECTIVES: [], _MESSAGES: []}
     for span in sorted(spans, key=lambda span: (span.began_ns, -span.ended_ns)):
-        by_track.setdefault(span.track, []).append(span)
-    rows: list[list[Span]] = []
-    for span in by_track.pop(_COLLECTIVES, []):
-        free = next((row for row in rows if row[-1].ended_ns <= span.began_ns), None)
+        if span.exchange is None:
+            threads.setdefault(span.track, []).append(span)
+            continue
+        own = rows[_MESSAGES if span.exchange.peers else _COLLECTIVES]
+        free = next((row for row in own if row[-1].ended_ns <= span.began_ns), None)
         if free is None:
-            rows.append(free := [])
+            own.append(free := [])
         free.append(span)
     order = {_STEPS: 0, _MAIN: 1}
-    tracks = sorted(by_track.items(), key=lambda each: (order.get(each[0], 2), each[0]))
-    names = (
-        _COLLECTIVES if number == 0 else f"{_COLLECTIVES} {number + 1}"
-        for number in range(len(rows))
-    )
-    return [*tracks, *zip(names, rows, strict=True)]
+    return [
+        *sorted(threads.items(), key=lambda each: (order.get(each[0], 2), each[0])),
+        *(
+            (name if number == 1 else f"{name} {number}", row)
+            for name, own in rows.items()
+            for number, row in enumerate(own, start=1)
+        ),
+    ]
 
 
 def _last_to_begin(

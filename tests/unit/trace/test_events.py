@@ -10,13 +10,18 @@ from tests.unit.trace.recordings import MS, TrueClock, collective, recorded
 
 from yoked.trace.clocks import align
 from yoked.trace.events import events_of, window_of, write_events
-from yoked.trace.recorded import RankTrace, Span
+from yoked.trace.recorded import Exchange, RankTrace, Span
 
 HOSTILE = '</script>"\\\n\x00\ud800\u2028<b>'
 
 
 def span(name: str, began_ms: float, ended_ms: float, track: str = "main") -> Span:
     return Span(track, name, int(began_ms * MS), int(ended_ms * MS), None, None)
+
+
+def message(peer: int, began_ns: int, ended_ns: int) -> Span:
+    told = Exchange("send", "0", 2, None, 8, (peer,), meets=False, done=True)
+    return Span("collectives", "gradients", began_ns, ended_ns, told, None)
 
 
 def ranks_of(*spans: tuple[Span, ...]) -> list[RankTrace]:
@@ -41,6 +46,7 @@ def test_a_trace_is_a_process_for_each_rank_with_threads_that_nest(tmp_path: Pat
         span("save", 3, 9, "thread saver"),
         collective(1, 10 * MS, 30 * MS, 2),
         collective(2, 20 * MS, 40 * MS, 2),
+        message(1, 11 * MS, 12 * MS),
     )
     two = (collective(1, 15 * MS, 30 * MS, 2), collective(2, 12 * MS, 40 * MS, 2))
     ranks = ranks_of(one, two)
@@ -57,7 +63,7 @@ def test_a_trace_is_a_process_for_each_rank_with_threads_that_nest(tmp_path: Pat
     assert names == {(0, "rank 0, desk"), (1, "rank 1, desk")}
     threads = [e["args"]["name"] for e in shown if e["name"] == "thread_name" and e["pid"] == 0]
     # Two collectives at a time need two rows.
-    assert threads == ["steps", "main", "thread saver", "collectives", "collectives 2"]
+    assert threads == ["steps", "main", "thread saver", "collectives", "collectives 2", "messages"]
     tids = [each["tid"] for each in shown if each["name"] == "thread_name"]
     assert len(set(tids)) == len(tids)
     (first,) = (e for e in shown if e["pid"] == 0 and e.get("args", {}).get("number") == 1)
