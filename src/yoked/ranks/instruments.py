@@ -38,6 +38,8 @@ from torch.utils.data import dataloader
 from yoked.ranks.flights import flights
 from yoked.ranks.spans import COLLECTIVES, SPANS
 
+# Its stubs lack what is private.
+_C10D: Any = distributed_c10d
 # By method of ProcessGroup: as people call it. At its end every rank knows that all have begun.
 _MEETINGS = {
     "allreduce": "all_reduce",
@@ -191,7 +193,7 @@ class Instruments:
             detail = {
                 "op": op,
                 "group": name[:80],
-                "size": distributed_c10d._resolve_process_group(name).size(),
+                "size": _C10D._resolve_process_group(name).size(),
                 "number": number,
                 "bytes": size_bytes,
                 "peers": [],
