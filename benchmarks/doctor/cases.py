@@ -191,7 +191,7 @@ _ENVIRONMENT = (
         "transport unknown to Gloo", "exported beta GLOO_DEVICE_TRANSPORT=IBVERBS", "gloo-transport"
     ),
     Case(
-        "an old job exported", "exported beta RANK=5\nexported beta WORLD_SIZE=9", "rank-variables"
+        "an old job exported", "exported beta RANK=5\nexported beta WORLD_SIZE=9", "shell-variables"
     ),
 )
 
@@ -231,7 +231,7 @@ _MACHINE = (
         group="process",
     ),
     Case("other service at 29500", "taken-port beta 29500", "port-taken", "beta", "warns"),
-    Case("busy processor", "busy-cpu beta", "busy-cpu", "beta", "warns", network="two-cores"),
+    Case("busy processor", "busy-cpu beta", "busy-host", "beta", "warns", network="two-cores"),
     Case("more ranks than cores", "", "ranks", "beta", "warns", toml=_beta(ranks=6)),
     Case("on battery", "battery beta", "battery", "beta", "warns", "power"),
     Case("a logout kills", "logout-kills beta", "logout", "beta", group="power"),

@@ -91,7 +91,7 @@ def seen_with(tmp_path: Path, *names: str, **python: str) -> Examination:
 
 
 def said(seen: Examination) -> list[str]:
-    return [each.saw for each in findings_of(seen) if each.check == "program-hidden"]
+    return [each.saw for each in findings_of(seen) if each.check == "program-needs"]
 
 
 @pytest.mark.parametrize(

@@ -15,22 +15,32 @@ from yoked.doctor.catalog import CHECKS
 from yoked.doctor.check import Check, Match, render
 
 FOLDER = Path(yoked.doctor.checks.__file__).parent
-# Known of every match; and what `Group.match` adds of links.
+OF_CHECKS = "yoked.doctor.checks."
+# Known of every match.
 PLACES = {"host", "source", "target"}
-OF_GROUPS = {"evidence"}
-MAKERS = ("Match", "group.match")
+# What makes a match, and what it adds of its own.
+MAKERS = {
+    "Match": PLACES,
+    "group.match": PLACES | {"evidence"},
+    "wanting": PLACES | {"name", "place", "where"},
+    "_of_folder": PLACES | {"names"},
+}
+HOW_FIRST = ("wanting", "_of_folder")
 NOT_PARAMS = {"hosts", "link", "severity", "how"}
 CODES = {check.code: check for check in CHECKS}
+Function = tuple[str, str]
 
 
-def fields(check: Check, hows: set[str] | None) -> set[str]:
-    """What the sentences of a check name. hows: of these alone; None: of any."""
-    texts = [
-        t
-        for text in (check.saw, check.why)
-        for t in ([text] if isinstance(text, str) else map(text.__getitem__, hows or text))
-    ]
+def fields(check: Check, how: str) -> set[str]:
+    """What one of the sentences of a check names."""
+    texts = [text if isinstance(text, str) else text[how] for text in (check.saw, check.why)]
     return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def sentences(check: Check) -> set[str]:
+    """Which sentences a check has."""
+    keys = [set(text) for text in (check.saw, check.why) if not isinstance(text, str)]
+    return set().union(*keys) or {""}
 
 
 def hows(value: ast.expr | None) -> set[str] | None:
@@ -43,27 +53,36 @@ def hows(value: ast.expr | None) -> set[str] | None:
     return {value.value} if isinstance(value, ast.Constant) else None
 
 
+def sources() -> tuple[dict[Function, ast.FunctionDef], dict[Function, Function]]:
+    """(the functions of the checks, by file and name; what a name in a file is elsewhere)."""
+    functions, imported = {}, {}
+    for path in FOLDER.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef):
+                functions[path.stem, node.name] = node
+            elif isinstance(node, ast.ImportFrom) and str(node.module).startswith(OF_CHECKS):
+                file = str(node.module).removeprefix(OF_CHECKS)
+                imported |= {(path.stem, each.name): (file, each.name) for each in node.names}
+    return functions, imported
+
+
 def matches() -> Iterator[tuple[str, ast.Call]]:
     """Each place that makes a match, with the code of the check that it is for."""
-    for path in FOLDER.glob("*.py"):
-        functions = {
-            node.name: node
-            for node in ast.parse(path.read_text(encoding="utf-8")).body
-            if isinstance(node, ast.FunctionDef)
-        }
-        for function in functions.values():
-            code = function.name.replace("_", "-")
-            if code not in CODES or not function.decorator_list:
-                continue
-            reached = [function]
-            for each in reached:
-                names = {n.func.id for n in ast.walk(each) if isinstance(n, ast.Call)
-                         and isinstance(n.func, ast.Name)}  # fmt: skip
-                reached += [functions[name] for name in names & functions.keys()
-                            if functions[name] not in reached]  # fmt: skip
-            for node in (n for each in reached for n in ast.walk(each)):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS:
-                    yield code, node
+    functions, imported = sources()
+    for function, node in functions.items():
+        code = function[1].replace("_", "-")
+        if code not in CODES or not node.decorator_list:
+            continue
+        reached = [function]
+        for file, name in reached:
+            calls = [each for each in ast.walk(functions[file, name]) if isinstance(each, ast.Call)]
+            called = [(file, each.func.id) for each in calls if isinstance(each.func, ast.Name)]
+            found = dict.fromkeys(imported.get(each, each) for each in called)
+            reached += [each for each in found if each in functions and each not in reached]
+        for each in reached:
+            for call in ast.walk(functions[each]):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) in MAKERS:
+                    yield code, call
 
 
 def test_every_match_gives_what_its_sentence_names_and_nothing_else() -> None:
@@ -72,9 +91,16 @@ def test_every_match_gives_what_its_sentence_names_and_nothing_else() -> None:
     assert len({code for code, _ in found}) > len(CHECKS) - 12
     for code, call in found:
         given = {str(keyword.arg): keyword.value for keyword in call.keywords}
-        known = PLACES if ast.unparse(call.func) == "Match" else PLACES | OF_GROUPS
-        wanted = fields(CODES[code], hows(given.get("how"))) - known
-        assert given.keys() - NOT_PARAMS == wanted, code
+        # A maker hands on what it is given.
+        if "None" in given:
+            continue
+        maker, check = ast.unparse(call.func), CODES[code]
+        params = (given.keys() - NOT_PARAMS) | MAKERS[maker]
+        chosen = hows(call.args[0] if maker in HOW_FIRST else given.get("how"))
+        fitting = [how for how in sentences(check) if fields(check, how) <= params]
+        wanted = [fields(check, how) for how in (fitting if chosen is None else chosen)]
+        assert wanted, code
+        assert set().union(*wanted) | MAKERS[maker] == params, (code, ast.unparse(call))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)

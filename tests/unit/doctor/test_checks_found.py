@@ -450,7 +450,7 @@ CASES = (
     Case("slow-link", windowed, hosts=("garage", "attic"), severity="warning"),
     Case("slow-interface", on_vpn, severity="warning"),
     Case("slow-port", said("health/links/eth0/speed_bit_per_s", 10**8), severity="warning"),
-    Case("half-duplex", said("health/links/eth0/duplex", "half"), severity="warning"),
+    Case("slow-port", said("health/links/eth0/duplex", "half"), severity="warning"),
     Case("busy-link", said("health/traffic", {
         "cards": {"eth0": {"rx_bit_per_s": 1e6, "tx_bit_per_s": 9e8}},
         "programs": [{"pid": 77, "command": "backup-push", "address": ADDRESS["study"],
@@ -509,26 +509,26 @@ CASES = (
     Case("unlike-variables", said("health/environment/ONEDNN_DEFAULT_FPMATH_MODE", "BF16"),
          severity="warning"),
     Case("unlike-variables", said("health/environment/DATA_DIR", "/srv/old"), severity="warning"),
-    Case("rank-variables", said("health/environment/RANK", "5"), severity="warning"),
-    Case("gloo-variables", said("health/environment/GLOO_SOCKET_IFNAME", "docker0"),
+    Case("shell-variables", said("health/environment/RANK", "5"), severity="warning"),
+    Case("shell-variables", said("health/environment/GLOO_SOCKET_IFNAME", "docker0"),
          severity="warning"),
-    Case("gloo-variables", said("health/environment/GLOO_PORT_RANGE", "5000-6000"),
+    Case("shell-variables", said("health/environment/GLOO_PORT_RANGE", "5000-6000"),
          severity="warning"),
     Case("debug-variables", lambda: told(
         home(("attic",)), "attic", "health/environment/TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
          hosts=("attic",), severity="warning"),
-    Case("thread-variables", said("health/environment/OMP_NUM_THREADS", "1"), severity="warning"),
-    Case("thread-variables", said("health/environment/ONEDNN_MAX_CPU_ISA", "SSE41"),
+    Case("shell-variables", said("health/environment/OMP_NUM_THREADS", "1"), severity="warning"),
+    Case("shell-variables", said("health/environment/ONEDNN_MAX_CPU_ISA", "SSE41"),
          severity="warning"),
-    Case("python-variables", said("health/environment/PYTHONWARNINGS", "error"),
+    Case("shell-variables", said("health/environment/PYTHONWARNINGS", "error"),
          severity="warning"),
-    Case("python-variables", said("health/environment/PYTHONPATH", "/opt/ros"), severity="warning"),
-    Case("python-variables", said("health/environment/PYTHONIOENCODING", "ascii"),
+    Case("shell-variables", said("health/environment/PYTHONPATH", "/opt/ros"), severity="warning"),
+    Case("shell-variables", said("health/environment/PYTHONIOENCODING", "ascii"),
          severity="warning"),
-    Case("python-variables", said("health/environment/PYTHONSAFEPATH", "1"), severity="warning"),
+    Case("shell-variables", said("health/environment/PYTHONSAFEPATH", "1"), severity="warning"),
     Case("preload", said("health/environment/LD_PRELOAD", "/gone.so"), severity="warning"),
     Case("preload", said("health/preload", ["/usr/lib/libx.so"]), severity="warning"),
-    Case("python-variables", lambda: told(
+    Case("shell-variables", lambda: told(
         said("health/environment/PYTHONPYCACHEPREFIX", "/proc/nas/pycache")(),
         "garage", "torch/compiled", False), severity="warning"),
     Case("preload", lambda: told(
@@ -628,12 +628,12 @@ CASES = (
     Case("torch-missing", lambda: change(home(), "garage", torch={
         "python": "/v/bin/python", "python_version": "3.12.3", "torch": None, "torch_path": None,
         "stranded": "/v/lib/python3.12/site-packages"})),
-    Case("tls", lambda: told(told(home(), "garage", "torch/tls_most", "TLSv1_2"),
+    Case("encryption", lambda: told(told(home(), "garage", "torch/tls_most", "TLSv1_2"),
                              "garage", "torch/tls_file", "/usr/lib/ssl/openssl.cnf")),
-    Case("certificates", lambda: replace(home(), controller={
+    Case("encryption", lambda: replace(home(), controller={
         **home().controller, "openssl": "/opt/conda/bin/openssl",
         "certificates": "openssl req failed: libssl.so.1.1: cannot open"}), hosts=()),
-    Case("certificates", lambda: replace(home(), controller={
+    Case("encryption", lambda: replace(home(), controller={
         **home().controller, "openssl": None, "certificates": "there is no program openssl here"}),
          hosts=()),
     Case("torch-import", lambda: told(
@@ -671,7 +671,7 @@ CASES = (
          severity="warning"),
     Case("gpu-integrated", on_rocm, severity="warning"),
     Case("gpu-integrated", lambda: on_rocm(wanted__device="cuda"), severity="warning"),
-    Case("python-headers", lambda: with_card(torch__headers=False), severity="warning"),
+    Case("compiler", lambda: with_card(torch__headers=False), severity="warning"),
     Case("nccl-missing", lambda: with_card("cuda"), severity="warning"),
     Case("nccl-missing", lambda: with_card("cuda", wanted__python="~/own/bin/python"),
          severity="warning"),
@@ -685,13 +685,13 @@ CASES = (
     Case("other-run", said("health/processes/runs", [
         {"run": "big", "user": "bob", "ours": False, "pid": 9, "age_s": 90.0}]),
          severity="warning"),
-    Case("busy-cpu", said("health/processes/busy", [
+    Case("busy-host", said("health/processes/busy", [
         {"pid": 99, "command": "make -j8", "user": "ada", "cores": 3.9}]),
          severity="warning"),
-    Case("busy-cpu", lambda: told(told(home(), "garage", "health/processes/small", 50),
+    Case("busy-host", lambda: told(told(home(), "garage", "health/processes/small", 50),
                                   "garage", "health/processes/small_cores", 2.5),
          severity="warning"),
-    Case("busy-gpu", lambda: with_card(health__gpu__busy=[{"pid": 5, "command": "ollama",
+    Case("busy-host", lambda: with_card(health__gpu__busy=[{"pid": 5, "command": "ollama",
                                                            "memory_bytes": 6 << 30}]),
          severity="warning"),
     # the machine
@@ -702,7 +702,7 @@ CASES = (
     Case("overcommit", said("health/memory", {"available_bytes": 12 << 30, "overcommit": 2,
                                               "commit_left_bytes": 1 << 30})),
     Case("ranks", wants(ranks=8), severity="warning"),
-    Case("slow-cores", lambda: told(told(home(), "garage", "wanted/ranks", 6), "garage",
+    Case("ranks", lambda: told(told(home(), "garage", "wanted/ranks", 6), "garage",
                                     "facts/usable_cores", 8), severity="warning"),
     Case("cpu-quota", said("health/processors/quota_cores", 0.5), severity="warning"),
     Case("cpu-quota", said("health/processors/policy", "idle"), severity="warning"),
@@ -729,142 +729,143 @@ CASES = (
         rested("attic", "garage", "ETIMEDOUT"),
         "garage", "health/launch", {"stood": {"times": 1, "lost_s": 3.0}})),
     Case("battery", said("health/power/on_battery", True), severity="warning"),
-    Case("lid", said("health/power/can_inhibit", False, "study"),
+    Case("sleep", said("health/power/can_inhibit", False, "study"),
          hosts=("study",), severity="warning"),
-    Case("idle-sleep", lambda: told(told(home(), "garage", "health/power/idle_action", "suspend"),
+    Case("sleep", lambda: told(told(home(), "garage", "health/power/idle_action", "suspend"),
                                     "garage", "health/power/can_inhibit", False),
          severity="warning"),
     Case("throttled", said("health/power/throttled", True), severity="warning"),
     # what is sent
-    Case("data-differs", lambda: data({"000.bin": "a1"})),
-    Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "002.bin": "c3"})),
-    Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "._000.bin": "c3"}),
+    Case("data", lambda: data({"000.bin": "a1"})),
+    Case("data", lambda: data({"000.bin": "a1", "001.bin": "b2", "002.bin": "c3"})),
+    Case("data", lambda: data({"000.bin": "a1", "001.bin": "b2", "._000.bin": "c3"}),
          severity="warning"),
-    Case("data-differs", lambda: data({"000.bin": "a pipe",
+    Case("data", lambda: data({"000.bin": "a pipe",
                                        "001.bin": "unreadable: Permission denied"})),
-    Case("data-differs", lambda: data({"000.bin": CHANGING, "001.bin": "b2"})),
-    Case("unlike-answers", lambda: listed_as({
+    Case("data", lambda: data({"000.bin": CHANGING, "001.bin": "b2"})),
+    Case("program-needs", lambda: listed_as({
         "attic": ("0", "1", "2", "3"), "garage": ("0", "3", "1", "2"),
         "study": ("0", "1", "2", "3")}, unsorted=["train.py:7"]), hosts=("attic", "garage"),
         severity="warning"),
-    Case("unlike-answers", lambda: listed_as({
+    Case("program-needs", lambda: listed_as({
         "attic": ("0", "1"), "garage": ("1", "0")}, file_times=["train.py:7"]),
         hosts=("attic", "garage"), severity="warning"),
-    Case("unlike-answers", lambda: in_zones(garage=("America/New_York", -18_000)),
+    Case("program-needs", lambda: in_zones(garage=("America/New_York", -18_000)),
          severity="warning"),
-    Case("unlike-answers", lambda: told(
+    Case("program-needs", lambda: told(
         in_zones(garage=("Asia/Kolkata", 19_800)), "garage", "health/environment/TZ",
         "Asia/Kolkata"), severity="warning"),
-    Case("data-differs", lambda: told(
+    Case("data", lambda: told(
         replace(home(), need=Need(data={"000.bin": "a1"})),
         "garage", "health/untold", {"data": "/srv/data: Permission denied"})),
-    Case("data-differs", lambda: told(
+    Case("data", lambda: told(
         replace(home(), need=Need(data={"000.bin": "a1"}, folders={"data": "/srv/data"})),
         "garage", "health/untold", {"data": "/srv/data: Transport endpoint is not connected"})),
-    Case("data-differs", said("health/data_lock", "ENOLCK"), severity="warning"),
-    Case("data-differs", lambda: told(
+    Case("data", said("health/data_lock", "ENOLCK"), severity="warning"),
+    Case("data", lambda: told(
         said("health/data_map", "[Errno 19] No such device")(), "garage", "health/data_mount",
         MOUNT)),
-    Case("data-differs", lambda: unread(None)),
-    Case("data-differs", lambda: unread("/dev/nvme0n1p2")),
+    Case("data", lambda: unread(None)),
+    Case("data", lambda: unread("/dev/nvme0n1p2")),
     Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), severity="warning"),
-    Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "x.bin": A_FOLDER})),
-    Case("data-odd", lambda: replace(everywhere("health/data", TWICE), need=Need(
+    Case("data", lambda: data({"000.bin": "a1", "001.bin": "b2", "x.bin": A_FOLDER})),
+    Case("data", lambda: replace(everywhere("health/data", TWICE), need=Need(
         data=TWICE, folders={"data": "~/rows"})), (), severity="warning"),
-    Case("data-differs", lambda: told(replace(home(), need=Need(
+    Case("data", lambda: told(replace(home(), need=Need(
         data={"Gr\u00f6\u00dfe.bin": "a1", "B.bin": "b2"}, folders={"data": "~/rows"})),
         "garage", "health/data", {"Gro\u0308\u00dfe.bin": "a1", "b.bin": "b2"})),
-    Case("data-odd", lambda: replace(home(), need=Need(
+    Case("data", lambda: replace(home(), need=Need(
         data={"1.bin": "a1", "2.bin": sha256(b"").hexdigest()}, folders={"data": "/rows"})), (),
         severity="warning"),
-    Case("data-odd", lambda: replace(home(), need=Need(
+    Case("data", lambda: replace(home(), need=Need(
         data={"1.bin": "a1", "._1.bin": "b2"}, folders={"data": "/rows"})), (),
         severity="warning"),
-    Case("data-odd", lambda: replace(home(), need=Need(
+    Case("data", lambda: replace(home(), need=Need(
         data={"1.bin": "a1", "0.bin": A_FOLDER}, folders={"data": "/rows"})), (),
         severity="warning"),
-    Case("data-odd", lambda: replace(home(), need=Need(
+    Case("data", lambda: replace(home(), need=Need(
         data={"Gr\udcf6\udcdfe.bin": "a1"}, folders={"data": "/rows"})), (), severity="warning"),
-    Case("data-odd", lambda: replace(everywhere("health/data", {"1.txt": "a1"}), need=Need(
+    Case("data", lambda: replace(everywhere("health/data", {"1.txt": "a1"}), need=Need(
         data={"1.txt": "a1"}, folders={"data": "~/rows"},
         damaged={"1.txt": "970 zero bytes from byte 971 to its end, in a text of 1941"})), ()),
-    Case("data-odd", lambda: here(damaged={"/rows/a.gz": "cut off: its gzip has no end"}), ()),
-    Case("program-odd", lambda: here(left=["common.py", "rows/deep.py"]), ()),
-    Case("program-odd", lambda: here(left_named=["config.json"]), (), severity="warning"),
-    Case("program-odd", lambda: here(broken=["common.py:12: invalid syntax"], python="3.12.1"), ()),
-    Case("program-odd", lambda: here(pointers=["scales.txt"], named=["scales.txt"]), ()),
-    Case("program-odd", lambda: here(pointers=["demo/scales.txt"], named=["scales.txt"]), (),
+    Case("data", lambda: here(damaged={"/rows/a.gz": "cut off: its gzip has no end"}), ()),
+    Case("program-needs", lambda: here(left=["common.py", "rows/deep.py"]), ()),
+    Case("program-needs", lambda: here(left_named=["config.json"]), (), severity="warning"),
+    Case("program-needs", lambda: here(broken=["common.py:12: invalid syntax"], python="3.12.1"),
+         ()),
+    Case("program-needs", lambda: here(pointers=["scales.txt"], named=["scales.txt"]), ()),
+    Case("program-needs", lambda: here(pointers=["demo/scales.txt"], named=["scales.txt"]), (),
          severity="warning"),
-    Case("program-odd", lambda: here(special=["pipe (a pipe)"]), (), severity="warning"),
-    Case("program-odd", lambda: here(misnamed=["notes-Gr\udcf6\udcdfe.md"]), (),
+    Case("program-needs", lambda: here(special=["pipe (a pipe)"]), (), severity="warning"),
+    Case("program-needs", lambda: here(misnamed=["notes-Gr\udcf6\udcdfe.md"]), (),
          severity="warning"),
-    Case("program-odd", lambda: here(programs=["/w/train.py"], refused=[
+    Case("program-needs", lambda: here(programs=["/w/train.py"], refused=[
         "/w has 2.2 GB in 5 files; a program's folder may have 500 MB in 20,000",
         "name in /w/.gitignore what hosts need not get"]), ()),
-    Case("program-odd", lambda: here(programs=["/w/train.py"], remarks=[
+    Case("program-needs", lambda: here(programs=["/w/train.py"], remarks=[
         "include rows.bin: no file of the folder matches"]), (), severity="warning"),
-    Case("program-odd", lambda: here(programs=["/w/train.py"], growing=["rows.bin"]), (),
+    Case("program-needs", lambda: here(programs=["/w/train.py"], growing=["rows.bin"]), (),
          severity="warning"),
-    Case("program-odd", lambda: here(links=["out"], dead_links=["out -> runs/7", "a/b -> c"]), (),
+    Case("program-needs", lambda: here(links=["out"], dead_links=["out -> runs/7", "a/b -> c"]), (),
          severity="warning"),
-    Case("program-odd", lambda: led_away("1.pt", "/mnt/usb/1.pt", *NAMES), NAMES,
+    Case("program-needs", lambda: led_away("1.pt", "/mnt/usb/1.pt", *NAMES), NAMES,
          severity="warning"),
-    Case("program-hidden", lambda: here(beside=[
+    Case("program-needs", lambda: here(beside=[
         {"module": "common", "file": "common.so", "kind": "extension", "python": None,
          "arch": "x86_64", "foreign": False, "older": True},
         {"module": "common", "file": "common.py", "kind": "source"}]), (), severity="warning"),
-    Case("program-hidden", lambda: here(beside=[
+    Case("program-needs", lambda: here(beside=[
         {"module": "common", "file": "common.pyc", "kind": "bytecode", "python": "3.10"}]), NAMES),
     # what the program asks for by name
-    Case("program-asks", lambda: asked("variables", "ROWS", attic="1", garage=None, study="1"),
+    Case("program-needs", lambda: asked("variables", "ROWS", attic="1", garage=None, study="1"),
          severity="warning"),
-    Case("program-asks", lambda: replace(
+    Case("program-needs", lambda: replace(
         asked("variables", "ROWS", attic=None, garage=None, study=None),
         controller={"asks": {"variables": {"ROWS": "train.py:7"}}, "set_here": ["ROWS"]}),
         NAMES, severity="warning"),
-    Case("program-asks", lambda: asked(
+    Case("program-needs", lambda: asked(
         "settings", "ROWS", "variables", attic="1", garage="2", study="1"), severity="warning"),
-    Case("program-asks", lambda: asked(
+    Case("program-needs", lambda: asked(
         "reads", "~/rows.json", "files", attic=A_FILE, garage=MISSING, study=A_FILE),
          severity="warning"),
-    Case("program-asks", lambda: asked(
+    Case("program-needs", lambda: asked(
         "reads", "~/rows.json", "files", attic=MISSING, garage=A_FILE, study=MISSING),
          severity="warning"),
-    Case("program-asks", lambda: asked(
+    Case("program-needs", lambda: asked(
         "reads", "/rows", "files", asks={"here": {"/rows": "train.py:7"}},
         attic=MISSING, garage=MISSING), (), severity="warning"),
-    Case("program-asks", lambda: asked("reads", "~/hub/datasets--ada--rows/refs/main", "files",
+    Case("program-needs", lambda: asked("reads", "~/hub/datasets--ada--rows/refs/main", "files",
          attic={**A_FILE, "begins": "6c1d"}, study={**A_FILE, "begins": "6c1d"},
          garage={**A_FILE, "digest": "b" * 64, "begins": "1b77"}), severity="warning"),
-    Case("program-asks", lambda: asked(
+    Case("program-needs", lambda: asked(
         "reads", "/rows", "files", attic=ROWS, study=ROWS, garage={
         **ROWS, "count": 1, "entries": {"1.txt": "8"}}), severity="warning"),
-    Case("program-asks", lambda: asked(
+    Case("program-needs", lambda: asked(
         "reads", "/rows", "files", attic=ROWS, study=ROWS, garage={
         "kind": "unreadable", "problem": "EACCES"}), severity="warning"),
-    Case("program-asks", lambda: asked(
+    Case("program-needs", lambda: asked(
         "above", ".env", attic=MISSING, study=MISSING, garage={**A_FILE, "path": "/home/ada/.env"}),
          severity="warning"),
-    Case("program-asks", lambda: asked("writes", "/tmp/rows.json", attic=FREE, study=FREE, garage={
+    Case("program-needs", lambda: asked("writes", "/tmp/rows.json", attic=FREE, study=FREE, garage={
         "problem": "EACCES", "owner": "bob"}), severity="warning"),
-    Case("program-asks", lambda: asked("creates", "/dev/shm/rows", attic=MISSING,
+    Case("program-needs", lambda: asked("creates", "/dev/shm/rows", attic=MISSING,
          garage=A_FILE), severity="warning"),
-    Case("program-asks", lambda: asked("programs", "git", attic="/usr/bin/git", garage=None),
+    Case("program-needs", lambda: asked("programs", "git", attic="/usr/bin/git", garage=None),
          severity="warning"),
-    Case("program-asks", lambda: asked("libraries", "libsndfile.so.1", attic=True, garage=False),
+    Case("program-needs", lambda: asked("libraries", "libsndfile.so.1", attic=True, garage=False),
          severity="warning"),
-    Case("program-asks", lambda: asked("ports", "8000", attic=None, garage="EADDRINUSE"),
+    Case("program-needs", lambda: asked("ports", "8000", attic=None, garage="EADDRINUSE"),
          severity="warning"),
-    Case("program-asks", lambda: asked("hosts", "fileserver", attic=True, garage=False),
+    Case("program-needs", lambda: asked("hosts", "fileserver", attic=True, garage=False),
          severity="warning"),
-    Case("program-asks", lambda: asked("hub", "ada/net", attic=CACHED, study=CACHED, garage={
+    Case("program-needs", lambda: asked("hub", "ada/net", attic=CACHED, study=CACHED, garage={
         **CACHED, "revision": "1b77"}), severity="warning"),
-    Case("program-asks", lambda: replace(home(), controller={
+    Case("program-needs", lambda: replace(home(), controller={
         "asks": {"fills": {"out": "train.py:7"}}, "left_folders": ["out"]}), (),
         severity="warning"),
-    Case("program-asks", lambda: asked("beyond", "../rows"), (), severity="warning"),
-    Case("program-asks", lambda: asked("shuffled", "set(found)"), (), severity="warning"),
+    Case("program-needs", lambda: asked("beyond", "../rows"), (), severity="warning"),
+    Case("program-needs", lambda: asked("shuffled", "set(found)"), (), severity="warning"),
     # what an interpreter takes in
     Case("unlike-python", lambda: taken(garage={
         "plugins": [PLUGIN], "torch_settings": {"default dtype": "torch.float64"}})),

@@ -130,14 +130,14 @@ def test_what_cannot_be_carried_out_is_left_with_the_reason(
 
 
 def test_a_warning_is_left_unless_its_check_is_named(snapshot: SnapshotAssertion) -> None:
-    asleep = replace(finding(Fix("attic", "true"), check="lid"), severity="warning")
+    asleep = replace(finding(Fix("attic", "true"), check="sleep"), severity="warning")
     broken = finding(Fix("attic", "true"))
 
     of_all = plan_fixes([broken, asleep], seen(), sudo=True)
-    of_one = plan_fixes([broken, asleep], seen(), sudo=True, only=("lid",))
+    of_one = plan_fixes([broken, asleep], seen(), sudo=True, only=("sleep",))
 
     assert [each.left for each in of_all] == snapshot
-    assert [(each.finding.check, each.left) for each in of_one] == [("lid", "")]
+    assert [(each.finding.check, each.left) for each in of_one] == [("sleep", "")]
 
 
 def test_where_the_user_is_root_nothing_needs_sudo() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from yoked.doctor.check import Match, check
+from yoked.doctor.check import Match
 from yoked.doctor.checks.content import rsync
 from yoked.doctor.checks.environment import take_out
 from yoked.doctor.checks.query import at, mapping, part
@@ -17,41 +17,25 @@ _SHOWN = 3
 _UTC = "Etc/UTC"
 
 
-@check(
-    "unlike-answers",
-    question="Does what the program asks of its host have one answer?",
-    reads=("controller", "need.data", "health.data", "health.clock", "health.environment"),
-    severity="warning",
-    saw={
-        "unsorted": "hosts list the data in another order than {host}: {described}; it is not "
-        "sorted at {places}",
-        "file_times": "the data's files, by their times, are in another order than on {host}: "
-        "{described}; they are sorted so at {places}",
-        "local_time": "local time is {described}; it is asked for at {places}",
-    },
-    why={
-        **dict.fromkeys(
-            ("unsorted", "file_times"),
-            "a program that deals names out by rank in that order has some files read twice and "
-            "others never",
-        ),
-        "local_time": "what a program makes of the hour or the date, such as a seed or the name of "
-        "a folder, is another on some hosts, and nobody says so",
-    },
-    symptom="The loss is of other rows than one thinks, or of some twice; ranks of one run write "
-    "to folders of different names.",
-    cause="os.listdir and glob have names as the file system keeps them; files that were copied "
-    "without their times (scp without -p) have the times of the copies; a host has another time "
-    "zone (/etc/localtime, or TZ). Asked for are lines of programs here, in the folder where this "
-    "was typed, and orders where --data names the folder.",
-    fix="By hand; takes TZ out of the start file that sets it.",
-)
-def unlike_answers(seen: Examination) -> Iterator[Match]:
-    yield from _in_other_order(seen)
-    yield from _in_other_zones(seen)
+SAW = {
+    "unsorted": "hosts list the data in another order than {host}: {described}; it is not sorted "
+    "at {places}",
+    "file_times": "the data's files, by their times, are in another order than on {host}: "
+    "{described}; they are sorted so at {places}",
+    "local_time": "local time is {described}; it is asked for at {places}",
+}
+WHY = {
+    **dict.fromkeys(
+        ("unsorted", "file_times"),
+        "a program that deals names out by rank in that order has some files read twice and others "
+        "never",
+    ),
+    "local_time": "what a program makes of the hour or the date, such as a seed or the name of a "
+    "folder, is another on some hosts, and nobody says so",
+}
 
 
-def _in_other_order(seen: Examination) -> Iterator[Match]:
+def in_other_order(seen: Examination) -> Iterator[Match]:
     """Hosts that have the same files in another order, where the program would see it."""
     # Whoever asks for times takes the order from them: see yoked.doctor.compare.
     how = "file_times" if at(seen.controller, "file_times") else "unsorted"
@@ -76,13 +60,14 @@ def _in_other_order(seen: Examination) -> Iterator[Match]:
     yield Match(
         (first, *odd),
         *fixes,
+        severity="warning",
         how=how,
         described=listed(shown),
         places=first_listed(places),
     )
 
 
-def _in_other_zones(seen: Examination) -> Iterator[Match]:
+def in_other_zones(seen: Examination) -> Iterator[Match]:
     """Hosts whose local time is another one than that of most, where the program asks for it."""
     clocks = {host.name: mapping(part(host, "clock")) for host in seen.up}
     offsets = {host: own["utc_offset_s"] for host, own in clocks.items()
@@ -98,6 +83,7 @@ def _in_other_zones(seen: Examination) -> Iterator[Match]:
     yield Match(
         odd,
         *(fix for host in odd for fix in _in_zone(seen.host(host), meant)),
+        severity="warning",
         how="local_time",
         described=listed(shown),
         places=first_listed(places),
@@ -116,6 +102,3 @@ def _in_zone(host: HostSeen, zone: str) -> Iterator[Fix]:
         yield from take_out(host, ["TZ"])
     else:
         yield by_hand(host.name, "sudo timedatectl set-timezone {zone}", zone=zone)
-
-
-CHECKS = (unlike_answers,)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from yoked.doctor.check import Match, check
+from yoked.doctor.check import Match
 from yoked.doctor.checks.query import at, mapping
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination, HostSeen
@@ -18,33 +18,22 @@ _ALIKE = {"arm64": "aarch64", "amd64": "x86_64", "i686": "i386", "armv7l": "arm"
 _File = Mapping[str, Any]
 
 
-@check(
-    "program-hidden",
-    question="Does each host import the modules of the program that are meant?",
-    reads=("controller", "torch", "facts"),
-    severity="error",
-    saw={
-        "hides": "{file} is imported in the place of {other}{older}",
-        "some": "module {module} of the program is {described}",
-        "none": "module {module} of the program cannot be imported on {where}: {described}",
-        "case": "the program imports {module}; beside it lies {file}, and no host has another",
-    },
-    why={
-        "hides": "what stands in {other} has no effect on any host, and nobody says so",
-        "some": "ranks of one run compute with different code, and nobody says so",
-        "case": "`No module named '{module}'` on every Linux host; a Mac takes both for one name",
-        "none": "`No module named ...`, `wrong ELF class` or `bad magic number` there",
-    },
-    symptom="A change of a source has no effect; or ranks that compute with different code; or "
-    "`ImportError` on some hosts.",
-    cause="A module that was once compiled (Cython, mypyc, setup.py build_ext --inplace) and lies "
-    "beside its source; a package and a module of one name; bytecode without its source. Python "
-    "takes a package before a compiled module, that before a source, and this before bytecode; "
-    "and of compiled modules only those for its own version and machine. What is imported "
-    "from another file than the source is a warning: what was built on purpose is younger.",
-    fix="By hand.",
-)
-def program_hidden(seen: Examination) -> Iterator[Match]:
+SAW = {
+    "hides": "{file} is imported in the place of {other}{older}",
+    "some": "module {module} of the program is {described}",
+    "none": "module {module} of the program cannot be imported on {where}: {described}",
+    "case": "the program imports {module}; beside it lies {file}, and no host has another",
+}
+WHY = {
+    "hides": "what stands in {other} has no effect on any host, and nobody says so",
+    "some": "ranks of one run compute with different code, and nobody says so",
+    "case": "`No module named '{module}'` on every Linux host; a Mac takes both for one name",
+    "none": "`No module named ...`, `wrong ELF class` or `bad magic number` there",
+}
+
+
+def taken_for_another(seen: Examination) -> Iterator[Match]:
+    """Modules that hosts take from another file than is meant, or not at all."""
     left = set(map(str, at(seen.controller, "left_beside") or ()))
     modules: dict[str, list[_File]] = {}
     for each in at(seen.controller, "beside") or ():
@@ -153,6 +142,3 @@ def _python(host: HostSeen) -> str | None:
 def _arch(host: HostSeen) -> str:
     name = str(host.facts.get("arch"))
     return _ALIKE.get(name, name)
-
-
-CHECKS = (program_hidden,)

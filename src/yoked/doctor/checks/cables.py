@@ -197,56 +197,40 @@ def _is_plugged_in(host: HostSeen, name: str) -> bool:
 
 @check(
     "slow-port",
-    question="Does the port of every cable run at gigabit speed?",
+    question="Does the port of every cable run at gigabit speed, both ways at once?",
     reads=("health.links",),
     severity="warning",
-    saw="{interface} of {host} runs at {speed:bit/s}",
-    why="a cable with a broken pair, or an old switch, makes a gigabit port fall back; every "
-    "exchange takes ten times as long",
-    symptom="It trains at a tenth of the speed that was planned.",
-    cause="The port fell back to 100 Mbit/s: a cable with two pairs, a bent plug, an old switch.",
-    fix="By hand: cable or switch. `ethtool eth0` shows what both ends can do.",
+    saw={
+        "speed": "{interface} of {host} runs at {speed:bit/s}",
+        "half": "{interface} of {host} is half duplex",
+    },
+    why={
+        "speed": "a cable with a broken pair, or an old switch, makes a gigabit port fall back; "
+        "every exchange takes ten times as long",
+        "half": "it cannot send and receive at once, as every all-reduce does",
+    },
+    symptom="It trains at a tenth of the speed that was planned; errors are counted.",
+    cause="The port fell back to 100 Mbit/s: a cable with two pairs, a bent plug, an old switch. "
+    "Or one end was set to a fixed speed, and the other fell back to half duplex.",
+    fix="By hand: cable or switch. `ethtool eth0` shows what both ends can do. From half duplex, "
+    "has both ends agree by themselves.",
     explains=("slow-link",),
 )
 def slow_port(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         interface = chosen_interface(seen, host)
-        speed = at(link_of(host, interface), "speed_bit_per_s")
-        kind = interface_kind(host, interface)
+        link = link_of(host, interface)
+        speed, kind = at(link, "speed_bit_per_s"), interface_kind(host, interface)
         if speed and speed <= _SLOW_PORT_BIT_PER_S and kind == "physical":
-            yield Match(
+            another = by_hand(
                 host.name,
-                by_hand(
-                    host.name,
-                    "try another cable and another port of the switch at {interface}",
-                    interface=interface,
-                ),
-                interface=interface,
-                speed=speed,
-            )
-
-
-@check(
-    "half-duplex",
-    question="Can every port send and receive at once?",
-    reads=("health.links",),
-    severity="warning",
-    saw="{interface} of {host} is half duplex",
-    why="it cannot send and receive at once, as every all-reduce does",
-    symptom="Exchanges take more than twice as long as they should; errors are counted.",
-    cause="One end was set to a fixed speed, and the other fell back to half duplex.",
-    fix="Has both ends agree by themselves.",
-    explains=("slow-link",),
-)
-def half_duplex(seen: Examination) -> Iterator[Match]:
-    for host in several(seen):
-        interface = chosen_interface(seen, host)
-        if at(link_of(host, interface), "duplex") == "half":
-            yield Match(
-                host.name,
-                negotiate_speed(host.name, str(interface)),
+                "try another cable and another port of the switch at {interface}",
                 interface=interface,
             )
+            yield Match(host.name, another, how="speed", interface=interface, speed=speed)
+        if at(link, "duplex") == "half":
+            agree = negotiate_speed(host.name, str(interface))
+            yield Match(host.name, agree, how="half", interface=interface)
 
 
 @check(
@@ -330,4 +314,4 @@ def _ease(host: HostSeen, program: Mapping[str, Any] | None) -> Fix:
     )
 
 
-CHECKS = (slow_link, slow_interface, slow_port, half_duplex, busy_link)
+CHECKS = (slow_link, slow_interface, slow_port, busy_link)

@@ -107,19 +107,14 @@ def shown_places(places: Iterable[Mapping[str, Any]]) -> str:
     return f" ({listed(shown)})" if shown else ""
 
 
-def _set(host: HostSeen, found: dict[str, str], how: str = "") -> Match:
-    """Variables that are set on a host, each with the line that takes it out."""
-    return Match(host.name, *take_out(host, found), how=how, variables=_shown(host, found))
-
-
 def _wherever_set(
-    seen: Examination, *names: str, to: Callable[[str], bool] = bool, how: str = ""
+    seen: Examination, name: str, to: Callable[[str], bool] = bool
 ) -> Iterator[Match]:
-    """The hosts on which some variables are set. to: which values count."""
+    """The hosts on which a variable is set. to: which values count."""
     for host in seen.up:
-        told = _variables(host, names)
-        if found := {name: value for name, value in told.items() if to(value)}:
-            yield _set(host, found, how)
+        found = _variables(host, (name,))
+        if found and to(found[name]):
+            yield Match(host.name, *take_out(host, found), variables=_shown(host, found))
 
 
 @_check(
@@ -230,42 +225,6 @@ def _meant(name: str, value: str) -> str | None:
 
 
 @_check(
-    "rank-variables",
-    question="Is the shell free of another job's rank?",
-    why="a program that is started without a launcher takes itself for a rank, and waits for peers "
-    "that do not come; ranks of a run get their own",
-    symptom="A script that trains alone hangs in init_process_group.",
-    cause="RANK, WORLD_SIZE or MASTER_ADDR were exported once, by hand.",
-)
-def rank_variables(seen: Examination) -> Iterator[Match]:
-    return _wherever_set(seen, *_OF_A_RANK)
-
-
-@_check(
-    "gloo-variables",
-    question="Does the shell leave the interface to the launcher?",
-    why={
-        "pinned": "yoked names the interface itself; other programs use this one, whatever "
-        "network they are in",
-        "unknown": "torch knows no such variable: it does nothing",
-    },
-    symptom="`Unable to find address for: wlan0` on some days.",
-    cause="GLOO_SOCKET_IFNAME and the like in a start file; or variables that torch does not know "
-    "(GLOO_PORT_RANGE, GLOO_IPV6).",
-)
-def gloo_variables(seen: Examination) -> Iterator[Match]:
-    yield from _wherever_set(seen, *_OVERRIDDEN, how="pinned")
-    for host in seen.up:
-        unknown = {
-            name: str(value)
-            for name, value in mapping(part(host, "environment")).items()
-            if name.startswith("GLOO_") and name not in _OF_GLOO
-        }
-        if unknown:
-            yield _set(host, unknown, "unknown")
-
-
-@_check(
     "debug-variables",
     question="Is torch's slow check of collectives off?",
     why="each collective is preceded by another that compares what all ranks are about to do",
@@ -279,40 +238,19 @@ def debug_variables(seen: Examination) -> Iterator[Match]:
 
 
 @_check(
-    "thread-variables",
-    question="May ranks use all of their cores?",
+    "shell-variables",
+    question="Is the shell free of another job's rank, and of settings for interfaces, threads and "
+    "Python?",
     why={
-        "": "`yoked train` takes what a person has set, and {cores:plural core} could work for "
-        "each rank",
+        "rank": "a program that is started without a launcher takes itself for a rank, and waits "
+        "for peers that do not come; ranks of a run get their own",
+        "pinned": "yoked names the interface itself; other programs use this one, whatever "
+        "network they are in",
+        "unknown": "torch knows no such variable: it does nothing",
+        "threads": "`yoked train` takes what a person has set, and {cores:plural core} could work "
+        "for each rank",
         "instructions": "it keeps torch or numpy from instructions that the processor has; on its "
         "{cores:plural core} some types of numbers are computed many times slower",
-    },
-    symptom="One core at 100%, the others idle; or a step that takes ten times as long.",
-    cause="OMP_NUM_THREADS=1 in a start file, or ONEDNN_MAX_CPU_ISA after a comparison.",
-    on_cluster="torchrun itself sets OMP_NUM_THREADS=1 where nobody else has.",
-)
-def thread_variables(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        cores = host.facts.get("usable_cores")
-        if not cores or gpus_that_train(seen, host):
-            continue
-        fair = max(1, int(cores) // ranks_of(seen, host))
-        few = {
-            name: value
-            for name, value in _variables(host, _THREADS).items()
-            if value.isdigit() and int(value) < fair
-        }
-        slow = _variables(host, _INSTRUCTIONS)
-        for how, found in (("", few), ("instructions", slow)):
-            if found:
-                fixes = take_out(host, found)
-                yield Match(host.name, *fixes, how=how, variables=_shown(host, found), cores=fair)
-
-
-@_check(
-    "python-variables",
-    question="Is the shell free of settings for Python?",
-    why={
         "slow": "every rank's Python is slower, or ends at the first warning of a library",
         "compiled": "nothing that Python compiles is kept there: each start of a rank compiles all "
         "of torch anew, for many seconds",
@@ -322,28 +260,48 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
         "letters": "a rank that prints any other letter, such as µ or é, ends with "
         "`UnicodeEncodeError`",
     },
-    symptom="Everything is slower, a warning or a letter ends the run, or another module is "
-    "imported than expected, or none.",
-    cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error, PYTHONIOENCODING, PYTHONSAFEPATH or "
-    "PYTHONPATH in a start file; PYTHONPYCACHEPREFIX or PYTHONDONTWRITEBYTECODE, where torch is "
-    "then found without its bytecode.",
+    symptom="A script that trains alone hangs in init_process_group; `Unable to find address for: "
+    "wlan0` on some days; one core at 100%, the others idle; a step that takes ten times as long; "
+    "a warning or a letter ends the run, or another module is imported than expected, or none.",
+    cause="RANK, WORLD_SIZE or MASTER_ADDR were exported once, by hand. GLOO_SOCKET_IFNAME and the "
+    "like in a start file; or variables that torch does not know (GLOO_PORT_RANGE, GLOO_IPV6). "
+    "OMP_NUM_THREADS=1, or ONEDNN_MAX_CPU_ISA after a comparison. PYTHONMALLOC, PYTHONDEVMODE, "
+    "PYTHONWARNINGS=error, PYTHONIOENCODING, PYTHONSAFEPATH or PYTHONPATH; PYTHONPYCACHEPREFIX or "
+    "PYTHONDONTWRITEBYTECODE, where torch is then found without its bytecode.",
+    on_cluster="torchrun itself sets OMP_NUM_THREADS=1 where nobody else has.",
 )
-def python_variables(seen: Examination) -> Iterator[Match]:
+def shell_variables(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        found = _variables(host, _SLOW_PYTHON)
-        found |= {
-            name: value
-            for name, value in _variables(host, ("PYTHONWARNINGS",)).items()
-            if "error" in value
-        }
-        if found:
-            yield _set(host, found, "slow")
-        keeping = _variables(host, _BYTECODE)
-        if keeping and mapping(host.torch).get("compiled") is False:
-            yield _set(host, keeping, "compiled")
-    yield from _wherever_set(seen, "PYTHONPATH", how="path")
-    yield from _wherever_set(seen, "PYTHONSAFEPATH", how="beside")
-    yield from _wherever_set(seen, "PYTHONIOENCODING", to=_lacks_letters, how="letters")
+        cores = 0 if gpus_that_train(seen, host) else int(host.facts.get("usable_cores") or 0)
+        fair = max(1, cores // ranks_of(seen, host))
+        for how, found in _odd_variables(host, fair if cores else 0):
+            if found:
+                fixes = take_out(host, found)
+                yield Match(host.name, *fixes, how=how, variables=_shown(host, found), cores=fair)
+
+
+def _odd_variables(host: HostSeen, fair_cores: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """(which of the sentences fits, variables, maybe none). fair_cores: that a rank could have; 0:
+    its cores do not matter.
+    """
+    yield "rank", _variables(host, _OF_A_RANK)
+    yield "pinned", _variables(host, _OVERRIDDEN)
+    told = mapping(part(host, "environment"))
+    of_gloo = {name: str(value) for name, value in told.items() if name.startswith("GLOO_")}
+    yield "unknown", {name: of_gloo[name] for name in of_gloo if name not in _OF_GLOO}
+    if fair_cores:
+        threads = _variables(host, _THREADS).items()
+        yield "threads", {n: v for n, v in threads if v.isdigit() and int(v) < fair_cores}
+        yield "instructions", _variables(host, _INSTRUCTIONS)
+    warned = _variables(host, ("PYTHONWARNINGS",)).items()
+    ending = {name: value for name, value in warned if "error" in value}
+    yield "slow", {**_variables(host, _SLOW_PYTHON), **ending}
+    if mapping(host.torch).get("compiled") is False:
+        yield "compiled", _variables(host, _BYTECODE)
+    yield "path", _variables(host, ("PYTHONPATH",))
+    yield "beside", _variables(host, ("PYTHONSAFEPATH",))
+    encoded = _variables(host, ("PYTHONIOENCODING",)).items()
+    yield "letters", {name: value for name, value in encoded if _lacks_letters(value)}
 
 
 def _lacks_letters(setting: str) -> bool:
@@ -420,10 +378,7 @@ CHECKS = (
     python_home,
     gloo_transport,
     unlike_variables,
-    rank_variables,
-    gloo_variables,
     debug_variables,
-    thread_variables,
-    python_variables,
+    shell_variables,
     preload,
 )

@@ -12,7 +12,7 @@ from yoked.doctor.checks.query import asked_device, gpus_that_train, mapping, pa
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import edit_entry, fleet_file
 from yoked.doctor.repairs.packages import get_torch
-from yoked.doctor.repairs.system import install_headers, join_gpu_groups
+from yoked.doctor.repairs.system import join_gpu_groups
 from yoked.fleet.devices import misfit, newest_cuda, torch_index, usable_gpus
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
@@ -285,25 +285,6 @@ def gpu_integrated(seen: Examination) -> Iterator[Match]:
         yield Match(host.name, take_cpu, name=gpus[0].get("name"))
 
 
-@_check(
-    "python-headers",
-    question="Has Python its headers where a GPU trains?",
-    severity="warning",
-    saw="{python} of {host} has no Python.h, and a GPU trains there",
-    why="Triton compiles a module against it at its first kernel: without, torch.compile fails and "
-    "`yoked train` takes its steps eagerly, which is slower",
-    symptom="`fatal error: Python.h: No such file or directory`, in the first compiled step.",
-    cause="The system's Python without its development package.",
-    fix="Installs that package.",
-)
-def python_headers(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        told = mapping(host.torch)
-        if told.get("headers") is False and gpus_that_train(seen, host):
-            version = str(told.get("python_version") or "3")
-            yield Match(host.name, install_headers(host.name, version), python=told.get("python"))
-
-
 CHECKS = (
     device_missing,
     gpu_hidden,
@@ -311,6 +292,5 @@ CHECKS = (
     gpu_build,
     gpu_unused,
     gpu_integrated,
-    python_headers,
     nccl_missing,
 )

@@ -214,32 +214,38 @@ def overcommit(seen: Examination) -> Iterator[Match]:
 
 @check(
     "ranks",
-    question="Does every rank have a core?",
-    reads=("facts",),
+    question="Does every rank have a core, and a fast one?",
+    reads=("facts", "health.processors"),
     severity="warning",
-    saw="{host} is to run {ranks:plural rank} on {cores:plural core}{slow}",
-    why="ranks that share a core take turns, and each collective waits for all of them",
-    symptom="Eight ranks are slower than four.",
-    cause="More ranks in yoked.toml than cores that a job may fill.",
-    fix="Writes as many ranks as there are cores into yoked.toml. On a CPU, one rank "
-    "that uses all cores is mostly best.",
-    explains=("slow-cores",),
+    saw={
+        "many": "{host} is to run {ranks:plural rank} on {cores:plural core}{slow}",
+        "slow": "{host} has {cores:plural fast core} and {slow} slow ones, and {ranks:plural rank}",
+    },
+    why={
+        "many": "ranks that share a core take turns, and each collective waits for all of them",
+        "slow": "some ranks run on slow cores, and all wait for them",
+    },
+    symptom="Eight ranks are slower than four; or the first step is slow, then one rank is slower "
+    "than the others.",
+    cause="More ranks in yoked.toml than cores that a job may fill. Processors with performance "
+    "and efficiency cores: a rank that the kernel puts on the latter takes twice as long.",
+    fix="Writes as many ranks as there are cores, or fast cores, into yoked.toml. On a CPU, one "
+    "rank that uses all cores is mostly best.",
+    # Too many for all of its cores are too many for the fast ones.
+    explains=("ranks",),
     quick=True,
 )
 def ranks(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         cores, ranks = host.facts.get("usable_cores"), ranks_of(seen, host)
-        if not cores or ranks <= cores or gpus_that_train(seen, host):
-            continue
-        fast = part(host, "processors", "slow_cores") or 0
-        slow = f" ({fast} slow ones are left out)" if fast else ""
-        yield Match(
-            host.name,
-            set_ranks(seen, host.name, cores),
-            ranks=ranks,
-            cores=cores,
-            slow=slow,
-        )
+        slow, fast = (part(host, "processors", each) for each in ("slow_cores", "fast_cores"))
+        if cores and ranks > cores and not gpus_that_train(seen, host):
+            fewer = set_ranks(seen, host.name, cores)
+            left_out = f" ({slow} slow ones are left out)" if slow else ""
+            yield Match(host.name, fewer, how="many", ranks=ranks, cores=cores, slow=left_out)
+        if slow and fast and host.wanted.get("ranks") and ranks > fast:
+            fewer = set_ranks(seen, host.name, fast)
+            yield Match(host.name, fewer, how="slow", ranks=ranks, cores=fast, slow=slow)
 
 
 @check(
@@ -325,31 +331,6 @@ def _stopped(host: HostSeen) -> Iterator[Match]:
         limit=f"{times} times, and stood for {format_duration(lost_s)}"
         + (f"; {name} (process {pid}) did it" if pid and name else ""),
     )
-
-
-@check(
-    "slow-cores",
-    question="Does every rank fit onto the fast cores?",
-    reads=("health.processors",),
-    severity="warning",
-    saw="{host} has {fast:plural fast core} and {slow} slow ones, and {ranks:plural rank}",
-    why="some ranks run on slow cores, and all wait for them",
-    symptom="The first step is slow, then one rank is slower than the others.",
-    cause="Processors with performance and efficiency cores: a rank that the kernel "
-    "puts on the latter takes twice as long.",
-    fix="Writes as many ranks as there are fast cores into yoked.toml.",
-)
-def slow_cores(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        slow, fast = (part(host, "processors", each) for each in ("slow_cores", "fast_cores"))
-        if slow and fast and host.wanted.get("ranks") and ranks_of(seen, host) > fast:
-            yield Match(
-                host.name,
-                set_ranks(seen, host.name, fast),
-                fast=fast,
-                slow=slow,
-                ranks=ranks_of(seen, host),
-            )
 
 
 @check(
@@ -465,7 +446,6 @@ CHECKS = (
     gpu_memory,
     overcommit,
     ranks,
-    slow_cores,
     cpu_quota,
     clock,
     ptrace,

@@ -95,45 +95,32 @@ def _overlap(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return then["ago_s"] <= first["ago_s"] + first["lost_s"] + _ASKED_WITHIN_S
 
 
-def _can_sleep(host: HostSeen) -> bool:
-    """Whether a run could not keep this host awake, and it may sleep at all."""
-    may = part(host, "power", "sleep_targets") != "masked"
-    return may and part(host, "power", "can_inhibit") is False
-
-
 @_check(
-    "lid",
-    question="Does a laptop stay awake with its lid closed?",
-    saw="{host} is a laptop (lid {lid}): closing the lid means {action}, and a run may not "
-    "hold that off there",
+    "sleep",
+    question="Does every host stay awake, when nobody types and with its lid closed?",
+    saw={
+        "lid": "{host} is a laptop (lid {lid}): closing the lid means {action}, and a run may not "
+        "hold that off there",
+        "idle": "{host} is set to {action} when nobody types, and a run may not hold that off "
+        "there",
+    },
     why="all ranks wait for a host that sleeps",
-    symptom="All ranks stall, and go on when somebody opens the laptop.",
-    cause="Closing the lid means sleep. A run takes an inhibitor lock of logind, where the "
-    "host lets it; here it does not, as over ssh without polkit.",
+    symptom="All ranks stall, and go on when somebody opens the laptop; or after half an hour.",
+    cause="Closing the lid means sleep, or nobody uses the host: computing does not count as use. "
+    "A run takes an inhibitor lock of logind, where the host lets it; here it does not, as over "
+    "ssh without polkit.",
     fix="Forbids sleep altogether, until it is undone.",
-    explains=("idle-sleep",),
+    explains=("sleep",),
 )
-def lid(seen: Examination) -> Iterator[Match]:
+def sleep(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        action, lid = part(host, "power", "lid_action"), part(host, "power", "lid")
-        if lid is not None and action in _SLEEPS and _can_sleep(host):
-            yield Match(host.name, mask_sleep(host.name), lid=lid, action=action)
-
-
-@_check(
-    "idle-sleep",
-    question="Does every host stay awake when nobody types?",
-    saw="{host} is set to {action} when nobody types, and a run may not hold that off there",
-    why="all ranks wait for a host that sleeps",
-    symptom="All ranks stall after half an hour.",
-    cause="The host sleeps when nobody uses it; computing does not count as use.",
-    fix="Forbids sleep altogether, until it is undone.",
-)
-def idle_sleep(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        action = part(host, "power", "idle_action")
-        if action in _SLEEPS and _can_sleep(host):
-            yield Match(host.name, mask_sleep(host.name), action=action)
+        power = mapping(part(host, "power"))
+        if power.get("sleep_targets") == "masked" or power.get("can_inhibit") is not False:
+            continue
+        lid = power.get("lid")
+        for how, action in (("lid", power.get("lid_action")), ("idle", power.get("idle_action"))):
+            if action in _SLEEPS and (how == "idle" or lid is not None):
+                yield Match(host.name, mask_sleep(host.name), how=how, lid=lid, action=action)
 
 
 @_check(
@@ -201,4 +188,4 @@ def shutdown(seen: Examination) -> Iterator[Match]:
             )
 
 
-CHECKS = (paused, shutdown, logout, battery, lid, idle_sleep, throttled)
+CHECKS = (paused, shutdown, logout, battery, sleep, throttled)

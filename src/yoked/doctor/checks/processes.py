@@ -53,7 +53,7 @@ def _pids(processes: Sequence[Mapping[str, Any]]) -> Line:
     "on all hosts. By hand for others: only you know whether one is wanted.",
     on_cluster="Slurm ends what is left of a step by its control group; on machines without "
     "one it is the same.",
-    explains=("port-taken", "busy-cpu", "busy-gpu", "memory"),
+    explains=("port-taken", "busy-host", "memory"),
 )
 def stale_ranks(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -107,7 +107,7 @@ def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> Iterator[Fix]:
     cause="A run of yours that goes on unseen, or another user's.",
     fix="By hand: only you know whether it can go. `--beside` starts a run all the same.",
     on_cluster="Slurm gives a job its own cores, unless nodes are shared.",
-    explains=("busy-cpu", "busy-gpu", "memory"),
+    explains=("busy-host", "memory"),
 )
 def other_run(seen: Examination) -> Iterator[Match]:
     found: dict[tuple[str, str, bool], dict[str, float]] = {}
@@ -134,69 +134,59 @@ def other_run(seen: Examination) -> Iterator[Match]:
 
 
 @check(
-    "busy-cpu",
-    question="Do other programs use the cores?",
-    reads=("health.processes",),
+    "busy-host",
+    question="Do other programs use the cores, or hold GPU memory?",
+    reads=("health.processes", "health.gpu"),
     severity="warning",
-    saw="other programs on {host} use {cores:.1f} of its {have:plural core}: {programs:list}",
-    why="all ranks wait for the one that shares its cores",
-    symptom="Steps are slower than the probe measured, on all hosts alike.",
-    cause="A build, a browser, an indexer, another user.",
+    saw={
+        "cores": "other programs on {host} use {cores:.1f} of its {have:plural core}: "
+        "{programs:list}",
+        "gpu": "other programs hold {held:bytes} of GPU memory on {host}: {programs:list}",
+    },
+    why={
+        "cores": "all ranks wait for the one that shares its cores",
+        "gpu": "a batch that fits an empty GPU does not fit this one: `CUDA out of memory`",
+    },
+    symptom="Steps are slower than the probe measured, on all hosts alike; or "
+    "`torch.OutOfMemoryError: CUDA out of memory`, with a batch that fits.",
+    cause="A build, a browser, an indexer, another user; a notebook, a server of a model, a game.",
     fix="By hand: only you know whether it can go.",
     on_cluster="Shared partitions without `--exclusive`.",
 )
-def busy_cpu(seen: Examination) -> Iterator[Match]:
+def busy_host(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        busy: list[Mapping[str, Any]] = part(host, "processes", "busy") or []
-        have = host.facts.get("usable_cores") or part(host, "processors", "online") or 1
-        # Fifty of a tenth of a core take as much as five.
-        few = {"cores": part(host, "processes", "small_cores")}
-        small = part(host, "processes", "small") or 0
-        cores = notable_cores([*busy, few], have)
-        if not cores or (not busy and cores < _ALL_SMALL_CORES):
-            continue
-        shown = [
-            f"{_command(each)} ({each.get('user')}, process {each.get('pid')}, "
-            f"{each.get('cores'):.1f} cores)"
-            for each in busy[:_SHOWN]
-        ]
-        if few["cores"] and small:
-            shown.append(f"{plural(small, 'smaller program')} ({few['cores']:.1f} cores)")
-        yield Match(
-            host.name,
-            by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy))
-            if busy
-            else by_hand(host.name, "see which they are: `ps aux --sort=-pcpu | head -40`"),
-            cores=cores,
-            have=int(have),
-            programs=shown,
-        )
-
-
-@check(
-    "busy-gpu",
-    question="Do other programs hold GPU memory?",
-    reads=("health.gpu",),
-    severity="warning",
-    saw="other programs hold {held:bytes} of GPU memory on {host}: {programs:list}",
-    why="a batch that fits an empty GPU does not fit this one: `CUDA out of memory`",
-    symptom="`torch.OutOfMemoryError: CUDA out of memory`, with a batch that fits.",
-    cause="A notebook, a server of a model, a game.",
-    fix="By hand: only you know whether it can go.",
-)
-def busy_gpu(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
+        yield from _busy_cores(host)
         busy: list[Mapping[str, Any]] = part(host, "gpu", "busy") or []
         held = sum(each.get("memory_bytes") or 0 for each in busy)
         # A desktop draws with it too.
-        if host.wanted.get("device") in ("cpu", "mps") or held < 1 << 30:
-            continue
-        yield Match(
-            host.name,
-            by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy)),
-            held=held,
-            programs=[_command(each) for each in busy[:_SHOWN]],
-        )
+        if host.wanted.get("device") not in ("cpu", "mps") and held >= 1 << 30:
+            shown = [_command(each) for each in busy[:_SHOWN]]
+            yield Match(host.name, _end_by_hand(host, busy), how="gpu", held=held, programs=shown)
 
 
-CHECKS = (stale_ranks, other_run, busy_cpu, busy_gpu)
+def _busy_cores(host: HostSeen) -> Iterator[Match]:
+    busy: list[Mapping[str, Any]] = part(host, "processes", "busy") or []
+    have = host.facts.get("usable_cores") or part(host, "processors", "online") or 1
+    # Fifty of a tenth of a core take as much as five.
+    few = {"cores": part(host, "processes", "small_cores")}
+    small = part(host, "processes", "small") or 0
+    cores = notable_cores([*busy, few], have)
+    if not cores or (not busy and cores < _ALL_SMALL_CORES):
+        return
+    shown = [
+        f"{_command(each)} ({each.get('user')}, process {each.get('pid')}, "
+        f"{each.get('cores'):.1f} cores)"
+        for each in busy[:_SHOWN]
+    ]
+    if few["cores"] and small:
+        shown.append(f"{plural(small, 'smaller program')} ({few['cores']:.1f} cores)")
+    look = by_hand(host.name, "see which they are: `ps aux --sort=-pcpu | head -40`")
+    end = _end_by_hand(host, busy) if busy else look
+    yield Match(host.name, end, how="cores", cores=cores, have=int(have), programs=shown)
+
+
+def _end_by_hand(host: HostSeen, busy: Sequence[Mapping[str, Any]]) -> Fix:
+    return by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy))
+
+
+CHECKS = (stale_ranks, other_run, busy_host)

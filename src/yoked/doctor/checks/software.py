@@ -9,7 +9,7 @@ from functools import partial
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.imports import error_of, torch_import
-from yoked.doctor.checks.query import at, mapping, part
+from yoked.doctor.checks.query import at, gpus_that_train, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_package_aside
 from yoked.doctor.repairs.fleet import edit_entry
@@ -22,7 +22,7 @@ from yoked.doctor.repairs.packages import (
     public,
     remove_info,
 )
-from yoked.doctor.repairs.system import install_compiler
+from yoked.doctor.repairs.system import install_compiler, install_headers
 from yoked.records.examination import Examination
 
 _GET_BASE = (
@@ -314,26 +314,37 @@ def gloo_missing(seen: Examination) -> Iterator[Match]:
             )
 
 
-@check(
+@_check(
     "compiler",
-    question="Is there a compiler on every host?",
-    reads=("torch",),
+    question="Does every host have what yoked's kernels and torch.compile are built with?",
+    reads=("health.compiler", "torch", "facts"),
     severity="warning",
-    saw="{host} has no {lacking:list} compiler",
-    why="yoked's own kernels run as slower torch operations there, and torch.compile fails",
-    symptom="`torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found`.",
-    cause="A system on which nobody builds programs.",
-    fix="Installs the system's compilers. Without them a run of yoked is slower and says "
-    "so; programs that use torch.compile need `TORCHDYNAMO_DISABLE=1`.",
-    explains=("world-failed",),
+    saw={
+        "": "{host} has no {lacking:list} compiler",
+        "headers": "{python} of {host} has no Python.h, and a GPU trains there",
+    },
+    why={
+        "": "yoked's own kernels run as slower torch operations there, and torch.compile fails",
+        "headers": "Triton compiles a module against it at its first kernel: without, "
+        "torch.compile fails and `yoked train` takes its steps eagerly, which is slower",
+    },
+    symptom="`torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found`; or `fatal "
+    "error: Python.h: No such file or directory`, in the first compiled step on a GPU.",
+    cause="A system on which nobody builds programs; or its Python without its development "
+    "package.",
+    fix="Installs the system's compilers, or that package. Without compilers a run of yoked is "
+    "slower and says so; programs that use torch.compile need `TORCHDYNAMO_DISABLE=1`.",
 )
 def compiler(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = part(host, "compiler")
+        told, torch = part(host, "compiler"), mapping(host.torch)
         lacking = [name for name, key in (("C", "cc"), ("C++", "cxx")) if key in mapping(told)
                    and told[key] is None]  # fmt: skip
         if lacking:
-            yield Match(host.name, install_compiler(host.name), lacking=lacking)
+            yield Match(host.name, install_compiler(host.name), how="", lacking=lacking)
+        if torch.get("headers") is False and gpus_that_train(seen, host):
+            headers = install_headers(host.name, str(torch.get("python_version") or "3"))
+            yield Match(host.name, headers, how="headers", python=torch.get("python"))
 
 
 CHECKS = (

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from yoked.doctor.check import Match, check
+from yoked.doctor.check import Match
 from yoked.doctor.checks.environment import where_set
 from yoked.doctor.checks.query import at, mapping, part
-from yoked.doctor.checks.wanted_files import above, files, written
-from yoked.doctor.checks.wanted_query import asked, besides, odd_among, told_of
-from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.checks.wanted_query import asked, besides, odd_among, told_of, wanting
+from yoked.doctor.repairs.base import by_hand_later
 from yoked.records.examination import Examination
 from yoked.units import listed, plural
 
@@ -23,105 +22,88 @@ _OWN = re.compile(
 )
 _TAKEN = {"EADDRINUSE": "another program has it", "EACCES": "only root may (ports below "
           "net.ipv4.ip_unprivileged_port_start)"}  # fmt: skip
+SAW = {
+    "variables": "the program takes the variable {name} at {place}, and nothing in its stead; it "
+    "is not set on {where}{besides}",
+    "settings": "the variable {name}, which the program takes at {place}, is {described}",
+    "programs": "the program starts {name} at {place}; there is none in the PATH of {where}",
+    "libraries": "the program loads {name} at {place}; the loader finds none on {where}",
+    "ports": "the program listens at port {name} at {place}; on {where} it could not: {described}",
+    "hosts": "the program calls {name} at {place}; {where} cannot resolve that name, and {others} "
+    "can",
+    "caches": "{name}, which the program takes out of a cache at {place}, is {described}",
+    "fills": "the program writes into {name}/ at {place}, and makes no such folder; the one that "
+    "is here would stay here, by git's rules",
+    "shuffled": "names of files are taken out of a set as they come, at {place}: `{name}`; that is "
+    "another order in each process",
+    "beyond": "{name}, which the program reads at {place}, lies outside of the program's folder, "
+    "and would stay here",
+}
+WHY = {
+    "variables": "ranks there end with `KeyError: '{name}'`",
+    **dict.fromkeys(
+        ("settings", "caches"),
+        "ranks of one run compute with different things, and nobody says so",
+    ),
+    "programs": "ranks there end with `FileNotFoundError: [Errno 2] No such file or directory: "
+    "'{name}'`, or a shell's `not found`",
+    "libraries": "ranks there end with `OSError: {name}: cannot open shared object file`",
+    "ports": "ranks there end when they bind it",
+    "hosts": "ranks there end with `Name or service not known`",
+    **dict.fromkeys(
+        ("fills", "beyond"),
+        "`No such file or directory` on every host, though it is found here",
+    ),
+    "shuffled": "a program that deals names out by rank has some files read twice and others never",
+}
+_SEND_ALONG = by_hand_later("yoked run --env {name} ...    sends the one of this shell along")
+_MENDS = {
+    "variables": by_hand_later(
+        "export {name}=...    in a start file there; or --env {name}=... of `yoked run`"
+    ),
+    "settings": by_hand_later("set {name} as on the others"),
+    "programs": by_hand_later(
+        "install {name} there, or have it in the PATH of a login by ssh: `command -v {name}`"
+    ),
+    "libraries": by_hand_later(
+        "install the package that has {name}; `ldconfig -p` lists what the loader finds"
+    ),
+    "ports": by_hand_later(
+        "sudo ss -ltnp 'sport = :{name}'    shows who has it; or give the program another port"
+    ),
+    "hosts": by_hand_later(
+        "getent hosts {name}    there, and on the others; then a line in /etc/hosts, or the name "
+        "server of the others"
+    ),
+    "caches": by_hand_later(
+        "fetch {name} anew there, or copy the folder from another host; in the program, name the "
+        "revision that is meant"
+    ),
+    "fills": by_hand_later(
+        "os.makedirs(..., exist_ok=True) in front of {place}; or have git's rules let {name}/ "
+        "travel"
+    ),
+    "shuffled": by_hand_later("have {place} take sorted(...) of the set"),
+    "beyond": by_hand_later(
+        "move it into the program's folder, or `yoked push` it to the hosts and name that folder "
+        "at {place}"
+    ),
+}
 
 
-@check(
-    "program-asks",
-    question="Does each host have what the program here asks it for by name?",
-    reads=("controller", "health.asked"),
-    severity="warning",
-    saw={
-        "variables": "the program takes the variable {name} at {place}, and nothing in its stead; "
-        "it is not set on {where}{besides}",
-        "settings": "the variable {name}, which the program takes at {place}, is {described}",
-        "missing": "{name}, which the program reads at {place}, is missing on {where}{besides}",
-        "alone": "{name}, which the program reads at {place}, is there on {others} alone, and "
-        "missing on {where}",
-        "other": "{name}, which the program reads at {place}, is not the same on all hosts: "
-        "{described}",
-        "unreadable": "{name}, which the program reads at {place}, cannot be read on {where}"
-        "{besides}",
-        "above": "{name}, for which the program looks in the folders above its own at {place}, is "
-        "{described}",
-        "writes": "{name}, which the program writes at {place}, {described}",
-        "creates": "{name}, which the program makes at {place} where there must be none, is there "
-        "already on {where}",
-        "programs": "the program starts {name} at {place}; there is none in the PATH of {where}",
-        "libraries": "the program loads {name} at {place}; the loader finds none on {where}",
-        "ports": "the program listens at port {name} at {place}; on {where} it could not: "
-        "{described}",
-        "hosts": "the program calls {name} at {place}; {where} cannot resolve that name, and "
-        "{others} can",
-        "caches": "{name}, which the program takes out of a cache at {place}, is {described}",
-        "fills": "the program writes into {name}/ at {place}, and makes no such folder; the one "
-        "that is here would stay here, by git's rules",
-        "shuffled": "names of files are taken out of a set as they come, at {place}: `{name}`; "
-        "that is another order in each process",
-        "beyond": "{name}, which the program reads at {place}, lies outside of the program's "
-        "folder, and would stay here",
-    },
-    why={
-        "variables": "ranks there end with `KeyError: '{name}'`",
-        **dict.fromkeys(
-            ("settings", "other", "above", "caches"),
-            "ranks of one run compute with different things, and nobody says so",
-        ),
-        **dict.fromkeys(
-            ("missing", "alone"),
-            "ranks that have none end with `No such file or directory`, or do without it, and so "
-            "something else than the others",
-        ),
-        "unreadable": "ranks there end with an error when they open it",
-        "writes": "ranks there end with an error when they open it to write",
-        "shuffled": "a program that deals names out by rank has some files read twice and others "
-        "never",
-        "creates": "ranks there end with `FileExistsError`",
-        "programs": "ranks there end with `FileNotFoundError: [Errno 2] No such file or directory: "
-        "'{name}'`, or a shell's `not found`",
-        "libraries": "ranks there end with `OSError: {name}: cannot open shared object file`",
-        "ports": "ranks there end when they bind it",
-        "hosts": "ranks there end with `Name or service not known`",
-        "fills": "`No such file or directory` on every host, though it is found here",
-        "beyond": "`No such file or directory` on every host, though it is found here",
-    },
-    symptom="`KeyError`, `FileNotFoundError`, `PermissionError`, `FileExistsError` on one host and "
-    "not on the others; or ranks that train on different things.",
-    cause="A file, a cache or a variable that was set up by hand on some hosts; what an earlier "
-    "run or another user left there, in /tmp or /dev/shm; a program that is not installed. Asked "
-    "for is what stands in the sources here, in the folder where this was typed, and is used: a "
-    "variable with a default, and what the program makes itself, is not missed. Of small packages "
-    "that it imports, settings in the home folder and variables count, which hosts have otherwise "
-    "than each other.",
-    fix="By hand.",
-)
-def program_asks(seen: Examination) -> Iterator[Match]:
-    for judge in (_variables, files, above, written, _lacking, _net, _caches, _here):
-        yield from judge(seen)
-
-
-def _variables(seen: Examination) -> Iterator[Match]:
+def variables(seen: Examination) -> Iterator[Match]:
+    """Variables that hosts lack, or have otherwise than each other."""
     set_here = at(seen.controller, "set_here") or ()
     for name, place in asked(seen, "variables", "settings"):
         told = told_of(seen, "variables", name)
         without = [host for host, value in told.items() if value is None]
         needed = name in mapping(at(seen.controller, "asks", "variables"))
         if needed and without:
-            along = by_hand(
-                "", "yoked run --env {name} ...    sends the one of this shell along", name=name
-            )
-            fixes = [by_hand(host, "export {name}=...    in a start file there; or --env {name}=..."
-                             " of `yoked run`", name=name) for host in without]  # fmt: skip
             has = [host for host in told if host not in without]
-            here = [*has, "this machine"] if name in set_here else has
-            yield Match(
-                without,
-                *([along] if name in set_here else fixes),
-                how="variables",
-                name=name,
-                place=place,
-                where=listed(without),
-                besides=besides(here, "is set on"),
-            )
+            is_here = name in set_here
+            mend = [_SEND_ALONG("", name=name)] if is_here else _MENDS["variables"]
+            here = besides([*has, *(["this machine"] if is_here else [])], "is set on")
+            yield wanting("variables", name, place, without, mend, besides=here)
             continue
         # Others checks have the variables that are told of each host.
         is_known = any(name in mapping(part(host, "environment")) for host in seen.up)
@@ -133,14 +115,8 @@ def _variables(seen: Examination) -> Iterator[Match]:
                 f"{where_set(seen.host(host), name)}"
                 for host, value in told.items()
             ]
-            yield Match(
-                odd,
-                *(by_hand(host, "set {name} as on the others", name=name) for host in odd),
-                how="settings",
-                name=name,
-                place=place,
-                described=listed(shown),
-            )
+            mend = _MENDS["settings"]
+            yield wanting("settings", name, place, odd, mend, described=listed(shown))
 
 
 def _without_home(seen: Examination, host: str, value: object) -> str | None:
@@ -151,63 +127,33 @@ def _without_home(seen: Examination, host: str, value: object) -> str | None:
     return None if value is None else str(value).replace(home, "~")
 
 
-def _lacking(seen: Examination) -> Iterator[Match]:
-    for kind in ("programs", "libraries"):
+def programs(seen: Examination) -> Iterator[Match]:
+    """Programs and libraries that hosts do not find."""
+    for kind, none in (("programs", None), ("libraries", False)):
         for name, place in asked(seen, kind):
-            told = told_of(seen, kind, name)
-            lacking = [host for host, own in told.items()
-                       if (own is None if kind == "programs" else own is False)]  # fmt: skip
+            lacking = [host for host, own in told_of(seen, kind, name).items() if own is none]
             if lacking:
-                yield Match(
-                    lacking,
-                    *(
-                        by_hand(host, "install {name} there, or have it in the PATH of a login by "
-                                "ssh: `command -v {name}`", name=name)
-                        if kind == "programs" else
-                        by_hand(host, "install the package that has {name}; `ldconfig -p` lists "
-                                "what the loader finds", name=name)
-                        for host in lacking
-                    ),
-                    how=kind,
-                    name=name,
-                    place=place,
-                    where=listed(lacking),
-                )  # fmt: skip
+                yield wanting(kind, name, place, lacking, _MENDS[kind])
 
 
-def _net(seen: Examination) -> Iterator[Match]:
+def ports(seen: Examination) -> Iterator[Match]:
+    """Ports that are taken on hosts, and names that some cannot resolve."""
     for name, place in asked(seen, "ports"):
         bad = {host: own for host, own in told_of(seen, "ports", name).items() if own is not None}
         if bad:
-            yield Match(
-                list(bad),
-                *(by_hand(host, "sudo ss -ltnp 'sport = :{name}'    shows who has it; or give the "
-                          "program another port", name=name) for host in bad),
-                how="ports",
-                name=name,
-                place=place,
-                where=listed(bad),
-                described=listed(sorted({_TAKEN.get(each, each) for each in bad.values()})),
-            )  # fmt: skip
+            why = listed(sorted({_TAKEN.get(each, each) for each in bad.values()}))
+            yield wanting("ports", name, place, list(bad), _MENDS["ports"], described=why)
     for name, place in asked(seen, "hosts"):
         told = told_of(seen, "hosts", name)
         lost = [host for host, own in told.items() if own is False]
         # Where no host has it, a program may well do without.
         if lost and len(lost) < len(told):
-            yield Match(
-                lost,
-                *(by_hand(host, "getent hosts {name}    there, and on the others; then a line in "
-                          "/etc/hosts, or the name server of the others", name=name)
-                  for host in lost),
-                how="hosts",
-                name=name,
-                place=place,
-                where=listed(lost),
-                others=listed(host for host in told if host not in lost),
-            )  # fmt: skip
+            others = listed(host for host in told if host not in lost)
+            yield wanting("hosts", name, place, lost, _MENDS["hosts"], others=others)
 
 
-def _caches(seen: Examination) -> Iterator[Match]:
+def caches(seen: Examination) -> Iterator[Match]:
+    """Repositories of hubs of which hosts have others."""
     for kind in ("hub", "torch_hub", "nltk"):
         for name, place in asked(seen, kind):
             told = told_of(seen, kind, name)
@@ -216,20 +162,10 @@ def _caches(seen: Examination) -> Iterator[Match]:
                      if own["revision"] is not None or own["offline"]}  # fmt: skip
             odd = odd_among({host: (own["revision"], tuple(sorted(mapping(own["files"]).items())))
                         for host, own in known.items()})  # fmt: skip
+            shown = [f"{_revision(own)} on {host} ({own['folder']})" for host, own in known.items()]
             if odd:
-                shown = [
-                    f"{_revision(own)} on {host} ({own['folder']})" for host, own in known.items()
-                ]
-                yield Match(
-                    odd,
-                    *(by_hand(host, "fetch {name} anew there, or copy the folder from another "
-                              "host; in the program, name the revision that is meant", name=name)
-                      for host in odd),
-                    how="caches",
-                    name=name,
-                    place=place,
-                    described=listed(shown),
-                )  # fmt: skip
+                mend = _MENDS["caches"]
+                yield wanting("caches", name, place, odd, mend, described=listed(shown))
 
 
 def _revision(own: Mapping[str, Any]) -> str:
@@ -237,21 +173,12 @@ def _revision(own: Mapping[str, Any]) -> str:
     return "missing" if own["revision"] is None else f"at {own['revision']}{files}"
 
 
-def _here(seen: Examination) -> Iterator[Match]:
+def in_any_place(seen: Examination) -> Iterator[Match]:
+    """What goes wrong on every host, by the program's own lines."""
     left = at(seen.controller, "left_folders") or ()
-    for name, place in asked(seen, "fills"):
-        if name in left:
-            make = by_hand("", "os.makedirs(..., exist_ok=True) in front of {place}; or have git's "
-                           "rules let {name}/ travel", place=place, name=name)  # fmt: skip
-            yield Match((), make, how="fills", name=name, place=place)
     seeds = {mapping(part(host, "environment")).get("PYTHONHASHSEED") for host in seen.up}
-    for name, place in asked(seen, "shuffled") if seeds & {None, "random"} else ():
-        take = by_hand("", "have {place} take sorted(...) of the set", place=place)
-        yield Match((), take, how="shuffled", name=name, place=place)
-    for name, place in asked(seen, "beyond"):
-        move = by_hand("", "move it into the program's folder, or `yoked push` it to the hosts and "
-                       "name that folder at {place}", place=place)  # fmt: skip
-        yield Match((), move, how="beyond", name=name, place=place)
-
-
-CHECKS = (program_asks,)
+    is_shuffled = bool(seeds & {None, "random"})
+    for how in ("fills", "shuffled", "beyond"):
+        for name, place in asked(seen, how):
+            if {"fills": name in left, "shuffled": is_shuffled}.get(how, True):
+                yield wanting(how, name, place, (), _MENDS[how])

@@ -8,8 +8,8 @@ from typing import Any
 
 from yoked.doctor.check import Match
 from yoked.doctor.checks.query import at, mapping
-from yoked.doctor.checks.wanted_query import Told, asked, besides, odd_among, told_of
-from yoked.doctor.repairs.base import by_hand
+from yoked.doctor.checks.wanted_query import Told, asked, besides, odd_among, told_of, wanting
+from yoked.doctor.repairs.base import by_hand, by_hand_later
 from yoked.records.examination import Examination, Fix
 from yoked.records.shell import joined, path_word, shell_line
 from yoked.units import format_bytes, listed, plural
@@ -25,9 +25,49 @@ _WORDS = {
     "ENOTDIR": "lies in a folder that is none",
 }
 _HUB_REF = re.compile(r"(.*/(model|dataset|space)s--([^/]+))/refs/[^/]+")
+SAW = {
+    "missing": "{name}, which the program reads at {place}, is missing on {where}{besides}",
+    "alone": "{name}, which the program reads at {place}, is there on {others} alone, and missing "
+    "on {where}",
+    "other": "{name}, which the program reads at {place}, is not the same on all hosts: "
+    "{described}",
+    "unreadable": "{name}, which the program reads at {place}, cannot be read on {where} "
+    "({reasons})",
+    "above": "{name}, for which the program looks in the folders above its own at {place}, is "
+    "{described}",
+    "writes": "{name}, which the program writes at {place}, {described}",
+    "creates": "{name}, which the program makes at {place} where there must be none, is there "
+    "already on {where}",
+}
+WHY = {
+    **dict.fromkeys(
+        ("missing", "alone"),
+        "ranks that have none end with `No such file or directory`, or do without it, and so "
+        "something else than the others",
+    ),
+    **dict.fromkeys(
+        ("other", "above"), "ranks of one run compute with different things, and nobody says so"
+    ),
+    "unreadable": "ranks there end with an error when they open it",
+    "writes": "ranks there end with an error when they open it to write",
+    "creates": "ranks there end with `FileExistsError`",
+}
+_MENDS = {
+    "unreadable": by_hand_later("ls -ld {path}"),
+    "above": by_hand_later(
+        "put a {name} of its own into the program's folder, which then travels and is found first; "
+        "or remove the others"
+    ),
+    "writes": by_hand_later(
+        "ls -ld {path}    shows whose it is; move it away, or have the program write below its own "
+        "folder"
+    ),
+    "creates": by_hand_later("rm {path}    once no program there uses it: `fuser -v {path}`"),
+}
 
 
 def files(seen: Examination) -> Iterator[Match]:
+    """Files and folders that hosts lack, cannot read, or have otherwise than each other."""
     here = mapping(at(seen.controller, "asks", "here"))
     homes = {str(host.facts.get("home") or "~") for host in seen.up}
     data = str(seen.need.folders.get("data"))
@@ -44,27 +84,13 @@ def files(seen: Examination) -> Iterator[Match]:
             others = list(has) or ["this machine"]
             # The few are to mend: one host alone may have what an earlier run left.
             is_few = 0 < len(has) < len(missing)
-            yield Match(
-                list(has) if is_few else missing if has else (),
-                *(_taken_away(name, has, missing) if is_few else _brought(name, has, missing)),
-                how="alone" if is_few else "missing",
-                name=name,
-                place=place,
-                where=listed(missing),
-                besides=besides(others),
-                others=listed(others),
-            )
+            how, hosts = ("alone", list(has)) if is_few else ("missing", missing if has else ())
+            fixes = (_taken_away if is_few else _brought)(name, has, missing)
+            yield wanting(how, name, place, hosts, fixes, where=listed(missing),
+                          besides=besides(others), others=listed(others))  # fmt: skip
         if shut:
-            reasons = {str(told[host].get("problem")) for host in shut}
-            yield Match(
-                shut,
-                *(by_hand(host, "ls -ld {path}", path=path_word(name)) for host in shut),
-                how="unreadable",
-                name=name,
-                place=place,
-                where=listed(shut),
-                besides=f" ({listed(sorted(reasons))})",
-            )
+            reasons = listed(sorted({str(told[host].get("problem")) for host in shut}))
+            yield wanting("unreadable", name, place, shut, _MENDS["unreadable"], reasons=reasons)
         is_whole = name in mapping(at(seen.controller, "asks", "reads"))
         if is_whole and not name.startswith(_OF_A_SYSTEM):
             yield from _other(name, place, has)
@@ -80,14 +106,8 @@ def _other(name: str, place: str, has: Told) -> Iterator[Match]:
         others = [host for host in odd if host != usual[0]]
         shown = [f"{_as_found(own, model)} on {host}" for host, own in has.items()]
         ref = _HUB_REF.fullmatch(name)
-        yield Match(
-            odd,
-            *(_fetched(ref, odd) if ref else _brought(name, usual[:1], others)),
-            how="other",
-            name=name,
-            place=place,
-            described=listed(shown),
-        )
+        fixes = _fetched(ref, odd) if ref else _brought(name, usual[:1], others)
+        yield wanting("other", name, place, odd, fixes, described=listed(shown))
 
 
 def _fetched(ref: re.Match[str], hosts: Iterable[str]) -> Iterator[Fix]:
@@ -163,32 +183,22 @@ def _brought(name: str, has: Iterable[str], lacking: Iterable[str]) -> Iterator[
 
 
 def above(seen: Examination) -> Iterator[Match]:
+    """Files of a name in folders above the program's, of which hosts find others."""
     for name, place in asked(seen, "above"):
         told = told_of(seen, "above", name)
         odd = odd_among({host: _known_by(own) for host, own in told.items()})
-        if not odd:
-            continue
         shown = [
             f"missing on {host}" if own["kind"] == "missing"
             else f"{own.get('path')} ({_as_found(own, own)}) on {host}"
             for host, own in told.items()
         ]  # fmt: skip
-        yield Match(
-            odd,
-            by_hand(
-                "",
-                "put a {name} of its own into the program's folder, which then travels and is "
-                "found first; or remove the others",
-                name=name,
-            ),
-            how="above",
-            name=name,
-            place=place,
-            described=listed(shown),
-        )
+        if odd:
+            fix = _MENDS["above"]("", name=name)
+            yield wanting("above", name, place, odd, [fix], described=listed(shown))
 
 
 def written(seen: Examination) -> Iterator[Match]:
+    """What the program could not write on hosts, and what it makes and is there already."""
     makes = mapping(at(seen.controller, "asks", "rewrites"))
     for name, place in asked(seen, "writes", "rewrites"):
         told = told_of(seen, "writes", name)
@@ -202,31 +212,13 @@ def written(seen: Examination) -> Iterator[Match]:
                 f"{_WORDS.get(own['problem'], own['problem'])} on {host}"
                 f"{_of_whom(own)}" for host, own in bad.items()
             ]  # fmt: skip
-            yield Match(
-                list(bad),
-                *(
-                    by_hand(host, "ls -ld {path}    shows whose it is; move it away, or have the "
-                            "program write below its own folder", path=path_word(name))
-                    for host in bad
-                ),
-                how="writes",
-                name=name,
-                place=place,
-                described=listed(words),
-            )  # fmt: skip
+            mend = _MENDS["writes"]
+            yield wanting("writes", name, place, list(bad), mend, described=listed(words))
     for name, place in asked(seen, "creates"):
         there = [host for host, own in told_of(seen, "creates", name).items()
                  if own["kind"] != "missing"]  # fmt: skip
         if there:
-            yield Match(
-                there,
-                *(by_hand(host, "rm {path}    once no program there uses it: `fuser -v {path}`",
-                          path=path_word(name)) for host in there),
-                how="creates",
-                name=name,
-                place=place,
-                where=listed(there),
-            )  # fmt: skip
+            yield wanting("creates", name, place, there, _MENDS["creates"])
 
 
 def _of_whom(own: Mapping[str, Any]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from yoked.doctor.check import Match
 from yoked.doctor.checks.query import at, mapping, part
-from yoked.records.examination import Examination
+from yoked.records.examination import Examination, Fix
+from yoked.records.shell import path_word
 from yoked.units import listed
 
 # What hosts tell of one name, by host.
@@ -39,3 +41,23 @@ def odd_among(kinds: Mapping[str, object]) -> list[str]:
 def besides(names: Iterable[str], word: str = "is there on") -> str:
     others = list(names)
     return f", and {word} {listed(others)}" if others else ""
+
+
+def wanting(
+    how: str,
+    name: str,
+    place: str,
+    hosts: Collection[str],
+    mend: Callable[..., Fix] | Iterable[Fix],
+    **params: Any,
+) -> Match:
+    """What is wrong on hosts with a name that the program asks for at a place.
+
+    mend: the lines, or what makes that of a host, of `name`, `path` and `place`. params: of the
+    sentence, which knows `name`, `place` and `where`, the hosts, without.
+    """
+    if callable(mend):
+        path = path_word(name)
+        mend = [mend(each, name=name, path=path, place=place) for each in hosts or [""]]
+    known = {"name": name, "place": place, "where": listed(hosts), **params}
+    return Match(hosts, *mend, severity="warning", how=how, **known)
