@@ -1400,6 +1400,16 @@ def test_one_host_alone_needs_no_network() -> None:
     assert findings_of(replace(alone, world=World(ok=None, reason="one host alone"))) == ()
 
 
+def test_a_dial_that_came_through_closes_no_port_whatever_error_a_report_gives_it() -> None:
+    seen = home()
+    odd = tuple(
+        replace(each, error="ETIMEDOUT") if each.purpose == "rendezvous" else each
+        for each in seen.dials
+    )
+
+    assert findings_of(replace(seen, dials=odd)) == ()
+
+
 def test_a_firewall_that_is_on_is_no_trouble_by_itself() -> None:
     assert findings_of(told(home(), "garage", "health/firewall", firewall("ufw"))) == ()
 

@@ -325,6 +325,7 @@ def rendezvous_port(seen: Examination) -> Iterator[Match]:
             if each.target == target.name
             and each.chosen
             and each.purpose == "rendezvous"
+            and not reached(each)
             and each.error in ("ETIMEDOUT", "EHOSTUNREACH", "EACCES", "ECONNREFUSED")
             and _ephemeral_passed(seen, each)
         ]
