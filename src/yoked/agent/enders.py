@@ -254,14 +254,15 @@ def takers(folders: Iterable[Path], proc: Path = _PROC) -> list[dict[str, Any]]:
 
 
 def _paths(program: str) -> set[str]:
-    return {os.path.expanduser(os.path.expandvars(each)) for each in _PATH.findall(program)}  # noqa: PTH111
+    # Not by Path.expanduser, which raises where a user has no home.
+    return {*map(os.path.expanduser, map(os.path.expandvars, _PATH.findall(program)))}
 
 
 def _inodes(folders: Iterable[str]) -> set[int]:
     found = set()
     for folder in folders:
         try:
-            found.add(os.stat(folder).st_ino)  # noqa: PTH116
+            found.add(Path(folder).stat().st_ino)
         except OSError:
             continue
     return found

@@ -32,7 +32,7 @@ def probe_folders() -> dict[str, Any]:
         "state": state_root(),
         "cache": cache_root(),
         "tmp": Path(os.environ.get("TMPDIR") or "/tmp"),  # noqa: S108 - where programs write
-        "shm": Path("/dev/shm"),  # noqa: S108
+        "shm": Path("/dev/shm"),  # noqa: S108 - where torch writes
     }
     if sys.platform == "darwin":
         del folders["shm"]

@@ -138,7 +138,7 @@ def scripts(proc: Path = _PROC) -> Iterator[Script]:
             continue
         argv = [os.fsdecode(word) for word in words]
         # The kernel calls a script that is started by its own name as its file is called.
-        names = (text(process / "comm"), os.path.basename(argv[0]).lstrip("-"))  # noqa: PTH119
+        names = (text(process / "comm"), os.path.basename(argv[0]).lstrip("-"))  # noqa: PTH119 - no path, but a word
         interpreter = next(filter(_INTERPRETER.fullmatch, names), None)
         if interpreter is None or process.name == own:
             continue
