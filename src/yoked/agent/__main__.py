@@ -1,4 +1,4 @@
-"""What the zipapp runs: `serve` over standard streams, `supervise` a job's folder, or `stand`."""
+"""The zipapp's main: serve over standard streams, `supervise` a job's folder, or `stand`."""
 
 from __future__ import annotations
 

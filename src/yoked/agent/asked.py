@@ -1,4 +1,4 @@
-"""What the program of a run asks of this host: what of it is there, and by what it is known.
+"""The names that the program of a run asks this host for: which are there, and their marks.
 
 Nothing is started, and no file is read beyond its first kilobytes: contents of small files alone
 are compared.
@@ -35,7 +35,7 @@ _NLTK_FOLDERS = ("~/nltk_data", "/usr/share/nltk_data", "/usr/local/share/nltk_d
 
 
 def probe_asked(asks: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-    """What is here of what a program asks for, by kind.
+    """The answer to each name that a program asks for, by kind.
 
     asks: by kind, names: variables; files, that it reads; writes and creates, paths that it
     writes; above, names of files that it looks for above its folder; programs, and pythons, beside
@@ -103,8 +103,8 @@ def _entries(found: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _written(path: Path) -> dict[str, Any]:
-    """Why a file could not be written, as a symbol: problem; ENOENT: its folder is missing. owner:
-    of the file, or of the folder, that refuses. None: it could.
+    """problem: the symbol of the error if a file were written, ENOENT where its folder is missing;
+    None: it could be. owner: of the file, or of the folder, that refuses.
     """
     target = path if os.path.lexists(path) else path.parent
     try:
@@ -144,7 +144,7 @@ def _above(name: str) -> dict[str, Any]:
 
 
 def _program(name: str, pythons: Sequence[str]) -> str | None:
-    """Where a rank finds a program: the folder of its Python comes first in its PATH."""
+    """The path at which a rank finds a program: its PATH begins with the folder of its Python."""
     folders = [*(str(Path(each).parent) for each in pythons), os.environ.get("PATH", os.defpath)]
     return shutil.which(name, path=os.pathsep.join(folders))
 
@@ -163,7 +163,7 @@ def _has_library(name: str) -> bool | None:
 
 
 def _taken(port: int) -> str | None:
-    """Why a program of ours could not listen at a port, as a symbol."""
+    """The symbol of the error if a program of ours listens at a port; None: it can."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
         try:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -87,7 +87,7 @@ def _speak(
 
 
 def _name(said: bytes, token: bytes) -> str:
-    """Who said something; "": it is none of ours."""
+    """The name of the host that said something; "": it is none of ours."""
     _, found, name = said.partition(_MARK + token + b" ")
     return name.decode(errors="replace") if found else ""
 
@@ -128,7 +128,7 @@ def _listener(group: str, port: int, device: str) -> socket.socket | None:
 
 
 def _card(device: str) -> socket.socket | None:
-    """What comes to the card for all, as it comes."""
+    """A socket that takes what comes to the card for all, before any rule; None: only root may."""
     if sys.platform != "linux":
         return None
     try:

@@ -1,4 +1,5 @@
-"""What on this host ends programs, takes files away, or closes sessions, by its own text.
+"""Scripts and settings of this host that end programs, take files away or close sessions, known by
+their own text.
 
 Source: proc(5), inotify(7), pgrep(1), sshd_config(5), crontab(5), logrotate(8).
 """
@@ -178,7 +179,7 @@ def _plain(line: str) -> str:
 
 
 def _named(line: str) -> Iterator[str]:
-    """Of each name by which a line chooses programs, which of ours it means: as of `_meant`."""
+    """The kind of our programs that each name in a line means, as `_meant` tells it."""
     for tool, rest in _BY_NAME.findall(line):
         words = rest.split()
         options = {word for word in words if re.fullmatch(r"-[a-z]+", word)}
@@ -206,7 +207,7 @@ def _values(words: list[str]) -> list[str]:
 
 
 def _meant(patterns: Iterable[str], *, exact: bool = False, full: bool = False) -> str:
-    """Which of our programs names, or whole commands, mean, as of `_OURS`; empty: none."""
+    """The kind of our programs that names, or whole commands, mean, of `_OURS`; empty: none."""
     for pattern in patterns:
         try:
             find = re.compile(pattern).fullmatch if exact else re.compile(pattern).search
@@ -228,8 +229,9 @@ def _limit(program: str) -> int | None:
 
 
 def takers(folders: Iterable[Path], proc: Path = _PROC) -> list[dict[str, Any]]:
-    """Who may have taken files away in these folders: [{pid, command, file, line, words}], scripts
-    that name one, or one above it; scanners by their names; who is told of changes there.
+    """Programs that may have taken files out of these folders, [{pid, command, file, line, words}]:
+    scripts that name one, or one above it; scanners, by their names; those that are told of changes
+    there.
     """
     above = {str(each) for folder in folders for each in (folder, *folder.parents)} - {"/"}
     found: dict[str, dict[str, Any]] = {}

@@ -78,7 +78,7 @@ class LeftAlone:
                 self._start()
 
     def end(self) -> dict[str, Any]:
-        """What became of them; they are gone then."""
+        """Tell what became of them, and remove them."""
         told: dict[str, Any] = {"signals": self._signals[:_MOST]}
         if self._reader is not None:
             if self._began_s and not self._reader.is_alive():
@@ -165,14 +165,14 @@ atexit.register(LEFT.clear)
 
 
 def _sweep(root: Path) -> None:
-    """Remove what agents left that were killed."""
+    """Remove the folders of agents that were killed."""
     for folder in root.glob(f"{_PREFIX}*/"):
         if time.time() - folder.lstat().st_mtime > _OLD_S:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fate(path: Path, content: bytes) -> str | None:
-    """What became of a file; None: nothing, or nobody can tell."""
+    """The fate of a file, in a word; None: it is as it was, or nobody can tell."""
     try:
         now = path.read_bytes()
     except FileNotFoundError:
