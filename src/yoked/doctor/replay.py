@@ -12,7 +12,8 @@ from typing import Any
 from yoked.core.schema import decode
 from yoked.errors import YokedError
 from yoked.records.examination import Dial, Examination, HostSeen
-from yoked.records.host_rules import FACTS, HEALTH, INTERFACES, STOOD
+from yoked.records.host_rules import FACTS, HEALTH, STOOD
+from yoked.records.network_rules import INTERFACES
 from yoked.records.rules import (
     address,
     count,

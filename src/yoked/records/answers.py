@@ -11,10 +11,8 @@ from typing import Any
 
 from yoked.records.ender_rules import LEFT_ALONE
 from yoked.records.host_rules import (
-    DIAL,
     FACTS,
     HEALTH,
-    INTERFACES,
     LAUNCH,
     LEFT,
     LIMITS,
@@ -22,7 +20,7 @@ from yoked.records.host_rules import (
     START_FILES,
 )
 from yoked.records.job_rules import JOB
-from yoked.records.network_rules import BROADCAST
+from yoked.records.network_rules import BROADCAST, DIAL, INTERFACES
 from yoked.records.rules import (
     OddError,
     Rule,

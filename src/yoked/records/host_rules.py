@@ -1,18 +1,21 @@
-"""What a host may tell of itself and of whom it reaches, in an answer or in a saved report."""
+"""Rules of the facts and the health of a host, in an answer or a saved report."""
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-from typing import Any
-
 from yoked.records.asked_rules import ASKED
 from yoked.records.ender_rules import ENDERS, LEFT_ALONE
-from yoked.records.network_rules import BROADCAST, TUNNELS
+from yoked.records.network_rules import (
+    BROADCAST,
+    FIREWALL,
+    LINKS,
+    ROUTES,
+    TRAFFIC,
+    TUNNELS,
+    WRITERS,
+)
 from yoked.records.rules import (
-    OddError,
     address,
     all_of,
-    any_of,
     complete,
     count,
     each,
@@ -23,7 +26,6 @@ from yoked.records.rules import (
     label,
     launch_id,
     line,
-    mac,
     named,
     number,
     one_of,
@@ -32,7 +34,6 @@ from yoked.records.rules import (
     pid,
     port,
     port_text,
-    prefix,
     run_name,
     setting,
     symbol,
@@ -94,39 +95,6 @@ FACTS = fields(
         "path",
     ),
 )
-_ADDRESS = fields(
-    {"address": address, "prefix": prefix, "link_local": flag},
-    needed=("address",),
-)
-
-
-def _own_address(value: Any, path: str, odd: list[str]) -> Any:
-    """An address of an interface; its prefix is one of its family."""
-    found = _ADDRESS(value, path, odd)
-    # A link-local address may name its interface behind a % (RFC 4007).
-    most = ip_address(found["address"].partition("%")[0]).max_prefixlen
-    if (found.get("prefix") or 0) > most:
-        raise OddError(f"{path}.prefix")
-    return found
-
-
-INTERFACES = each(
-    fields(
-        {
-            "name": interface,
-            "kind": word,
-            "mtu_bytes": count,
-            "speed_bit_per_s": count,
-            "changes": count,  # of its signal, since the start
-            "fresh": each(address),  # addresses that came after the agent
-            "addresses": each(_own_address),
-            "gloo_address": address,
-        },
-        needed=("name", "kind"),
-        strict=("gloo_address",),
-    )
-)
-
 _RESOLVED = fields(
     {"addresses": each(address), "error": line, "took_s": number}, strict=("addresses", "error")
 )
@@ -194,7 +162,6 @@ LAUNCH = fields(
         "enclosed": complete({"command": text, "start_file": optional(START_COMMAND)}),
     }
 )
-_HOP = fields({"interface": interface, "gateway": address, "weight": count}, needed=("interface",))
 _RUN = fields(
     {"run": run_name, "user": label, "ours": flag, "pid": pid, "age_s": number},
     needed=("run", "ours", "age_s"),
@@ -224,8 +191,6 @@ _FOLDER = fields(
     needed=("path",),
     strict=("writable", "error"),
 )
-_RATES = dict.fromkeys(("rx_bit_per_s", "tx_bit_per_s"), number)
-
 HEALTH = fields(
     {
         "names": fields(
@@ -237,27 +202,7 @@ HEALTH = fields(
                 "reverse": named(address, fields({"error": line, "took_s": number})),
             }
         ),
-        "routes": named(
-            address,
-            fields(
-                {
-                    "source": address,
-                    "interface": interface,
-                    "error": symbol,
-                    "neighbour": word,
-                    "mac": mac,
-                    "network": address,  # of the route that it takes
-                    "prefix": prefix,
-                    "gateway": address,
-                    "hops": each(_HOP),  # where the route has several
-                    "metrics": named(word, any_of(count, word)),  # of the route
-                    "kind": word,
-                    "table": count,
-                    "sending": symbol,  # why the kernel did not send a datagram
-                    "unkeyed": flag,  # whether an IPsec policy withheld it
-                }
-            ),
-        ),
+        "routes": ROUTES,
         # Why it cannot dial itself there; None: it can.
         "loopback": named(address, optional(symbol)),
         "gateway": fields({"address": address, "interface": interface, "neighbour": word}),
@@ -270,19 +215,7 @@ HEALTH = fields(
         "preload": each(line),
         # By what every program needs and does not work, why.
         "basics": named(one_of(*_BASICS), line),
-        "firewall": fields(
-            {
-                "kind": word,
-                "active": flag,
-                "rules": each(line),
-                "tools": each(word),
-                "ruleset": each(line),  # as nft has all rules, where `rules` has another form
-                "old": each(line),  # of the old iptables, beside others
-                "long": named(line, count),  # chains with very many rules, which were not read
-                "readers": each(count),  # queues from which a program takes packets
-                "policies": each(line),  # of IPsec
-            }
-        ),
+        "firewall": FIREWALL,
         "limits": fields(
             {
                 **LIMITS,
@@ -352,64 +285,18 @@ HEALTH = fields(
             }
         ),
         "wireless": named(interface, fields({"power_save": flag, "signal_dbm": number})),
-        "links": named(
-            interface,
-            fields(
-                {
-                    "up": flag,
-                    "carrier": flag,
-                    "speed_bit_per_s": count,
-                    "duplex": word,
-                    "mtu_bytes": count,
-                    "mac": mac,
-                    "lower": each(interface),  # that it lies over
-                    "queues": each(line),  # of a person's choice, as tc has them
-                    "ends_s": named(address, count),  # until the kernel takes it away
-                }
-            ),
-        ),
+        "links": LINKS,
         # Out of the bounds of yoked.agent.settings.
         "settings": named(setting, line),
         # By table, the lines that somebody set; None: it was not read to its end.
         "tables": named(word, optional(each(line))),
-        # What others send before anything of a look is sent.
-        "traffic": fields(
-            {
-                "cards": named(interface, fields(_RATES)),
-                "programs": each(
-                    fields(
-                        {
-                            "pid": optional(pid),
-                            "command": text,
-                            "address": address,
-                            "port": port,
-                            "connections": count,
-                            **_RATES,
-                        },
-                        needed=("command", "address", "port"),
-                    )
-                ),
-            }
-        ),
+        "traffic": TRAFFIC,
         "broadcasts": BROADCAST,
         "tunnels": TUNNELS,
-        # Programs that change the network while they run.
         # What ends programs or sessions there: see yoked.agent.enders.
         "enders": ENDERS,
         "left_alone": LEFT_ALONE,
-        "writers": fields(
-            {
-                "managers": each(word),
-                # They make packets by themselves.
-                "raw": each(_PROGRAM),
-                "loops": each(
-                    fields(
-                        {"pid": pid, "command": text, "changes": each(word), "words": line},
-                        needed=("pid", "command", "changes", "words"),
-                    )
-                ),
-            }
-        ),
+        "writers": WRITERS,
         "compiler": fields({"cc": path, "cxx": path}, strict=("cc", "cxx")),
         "kernel": fields(
             {
@@ -478,25 +365,4 @@ START_FILES = fields(
         "how": one_of(*_PROOFS, "soon", "waits", "ends", "inside"),
         "command": START_COMMAND,
     }
-)
-
-DIAL = fields(
-    {
-        "ok": flag,
-        "answered_by": line,
-        "error": symbol,
-        "error_text": line,
-        "rtt_s": number,
-        "echo_s": all_of(number),
-        "goodput_bytes_per_s": number,
-        "path_mtu_bytes": count,
-        "mss_bytes": count,
-        "source_address": address,
-        "took_s": number,
-        "connected": flag,
-        "arrived_bytes": count,
-        "unsent": flag,
-    },
-    needed=("ok", "echo_s", "connected", "arrived_bytes"),
-    strict=("error",),
 )
