@@ -121,10 +121,7 @@ def guilty_variables(works: Callable[[Collection[str]], bool], said: str) -> lis
         return []
     while len(names) > 1:
         middle = len(names) // 2
-        half = next(
-            (part for part in (names[:middle], names[middle:]) if works(part)),
-            None,
-        )
+        half = next((part for part in (names[:middle], names[middle:]) if works(part)), None)
         if half is None:
             # Several of them, in both halves.
             return [name for name in names if not works([each for each in names if each != name])]

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.fetch import files_below
-from yoked.agent.jobfolder import (
-    ACTIVE,
-    WORK,
-    JobFolder,
-    all_jobs,
-    find_job,
-    run_folder,
-)
+from yoked.agent.jobfolder import ACTIVE, WORK, JobFolder, all_jobs, find_job, run_folder
 from yoked.agent.logtimes import LOG_NAME
 from yoked.agent.server import Call
 from yoked.core.fs import read_tail

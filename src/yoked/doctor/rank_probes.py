@@ -155,12 +155,7 @@ class RankProbe:
         }
         try:
             for part in self._client.stream(
-                "trial",
-                timeout_s=_LIMIT_S,
-                trial=self._name,
-                argv=argv,
-                env=env,
-                limit_s=_LIMIT_S,
+                "trial", timeout_s=_LIMIT_S, trial=self._name, argv=argv, env=env, limit_s=_LIMIT_S
             ):
                 self._take(_message(part.content))
         except (NoAgentError, SilentHostError) as problem:

@@ -172,10 +172,7 @@ def changes(rules: Sequence[str], packet: Packet, direction: Direction) -> list[
 
 
 def _walks(
-    rules: Sequence[str],
-    packet: Packet,
-    direction: Direction,
-    readers: frozenset[int] | None,
+    rules: Sequence[str], packet: Packet, direction: Direction, readers: frozenset[int] | None
 ) -> Iterator[_Walk]:
     read = _read(tuple(rules))
     for base in read.bases:

@@ -85,9 +85,7 @@ def of_names(
 def asked(hop: str, name: str, config: Path | None) -> Known | None:
     """What a jump host takes a name for; None: it did not tell."""
     line = shell_line(
-        "getent ahosts {name}; echo {mark}; grep -nwF -e {name} /etc/hosts",
-        name=name,
-        mark=_MARK,
+        "getent ahosts {name}; echo {mark}; grep -nwF -e {name} /etc/hosts", name=name, mark=_MARK
     )
     own = None if config is None else str(config)
     argv = ssh_argv(hop, own, patience_s=_TRY_S, shared=False)

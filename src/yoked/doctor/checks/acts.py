@@ -279,9 +279,7 @@ def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]
         holders = failure.get("holders") or ()
         for each in holders[:1]:
             yield by_hand(
-                host.name,
-                "end it, if it can go: kill {pid}    or start it anew",
-                pid=each["pid"],
+                host.name, "end it, if it can go: kill {pid}    or start it anew", pid=each["pid"]
             )
         yield by_hand(
             host.name,

@@ -247,9 +247,7 @@ def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[
     if former is None:
         return (
             by_hand(
-                host.name,
-                "give {interface} of {host} an address of its own",
-                interface=interface,
+                host.name, "give {interface} of {host} an address of its own", interface=interface
             ),
         )
     return (give_back(host, address, former, interface),)

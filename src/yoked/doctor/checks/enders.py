@@ -120,9 +120,7 @@ def _spare(host: HostSeen, programs: Sequence[Mapping[str, Any]]) -> Iterator[Fi
 
 
 def _signalled(
-    host: HostSeen,
-    signals: Sequence[Mapping[str, Any]],
-    programs: Sequence[Mapping[str, Any]],
+    host: HostSeen, signals: Sequence[Mapping[str, Any]], programs: Sequence[Mapping[str, Any]]
 ) -> Match:
     names = dict.fromkeys(str(each["name"]) for each in signals)
     known = [each["sender"] for each in signals if each["sender"]["commands"]]

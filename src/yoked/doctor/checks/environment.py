@@ -374,11 +374,4 @@ def preload(seen: Examination) -> Iterator[Match]:
         )
 
 
-CHECKS = (
-    python_home,
-    gloo_transport,
-    unlike_variables,
-    debug_variables,
-    shell_variables,
-    preload,
-)
+CHECKS = (python_home, gloo_transport, unlike_variables, debug_variables, shell_variables, preload)

@@ -8,11 +8,7 @@ from statistics import median
 from typing import TypeVar
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.bursts import (
-    NOTHING_BYTES,
-    crawls,
-    is_stalled,
-)
+from yoked.doctor.checks.bursts import NOTHING_BYTES, crawls, is_stalled
 from yoked.doctor.checks.link_groups import described
 from yoked.doctor.checks.links import ABORTED, broke, connected, failing, reached
 from yoked.doctor.checks.path import Cause, Symptom, cause_of

@@ -205,8 +205,7 @@ def _unused_nvidia(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, .
         others = "AMD's GPUs" if told.get("build") == "rocm" else "the CPU"
         return f"its torch is built for {others}", _fitting_torch(seen, host, "--cuda")
     fix = by_hand(
-        host.name,
-        "compare `nvidia-smi` with torch.version.cuda: the driver must be as new as that",
+        host.name, "compare `nvidia-smi` with torch.version.cuda: the driver must be as new as that"
     )
     return f"its torch (CUDA {build}) cannot use it", (fix,)
 

@@ -8,13 +8,7 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import shown_places
-from yoked.doctor.checks.interpreter import (
-    LOST,
-    flaws_of,
-    library_fix,
-    library_words,
-    restored,
-)
+from yoked.doctor.checks.interpreter import LOST, flaws_of, library_fix, library_words, restored
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import (
@@ -128,12 +122,7 @@ def torch_import(seen: Examination) -> Iterator[Match]:
             place = str(told["torch_path"])
             how, because, fixes = "unmapped", "", (remount_executable(host.name, place),)
         yield Match(
-            host.name,
-            *fixes,
-            how=how,
-            python=told.get("python"),
-            error=error,
-            because=because,
+            host.name, *fixes, how=how, python=told.get("python"), error=error, because=because
         )
 
 

@@ -425,8 +425,7 @@ def no_interface(seen: Examination) -> Iterator[Match]:
         if not any(each.get("gloo_address") and each.get("kind") != "loopback" for each in
                    host.interfaces):  # fmt: skip
             yield Match(
-                host.name,
-                by_hand(host.name, "connect {host} to the network of the others"),
+                host.name, by_hand(host.name, "connect {host} to the network of the others")
             )
 
 

@@ -433,20 +433,8 @@ def ptrace(seen: Examination) -> Iterator[Match]:
         scope = part(host, "kernel", "ptrace_scope")
         if scope is not None and scope >= _PTRACE:
             yield Match(
-                host.name,
-                sysctl(host.name, "kernel.yama.ptrace_scope", 1, was=scope),
-                scope=scope,
+                host.name, sysctl(host.name, "kernel.yama.ptrace_scope", 1, was=scope), scope=scope
             )
 
 
-CHECKS = (
-    same_machine,
-    no_proc,
-    memory,
-    gpu_memory,
-    overcommit,
-    ranks,
-    cpu_quota,
-    clock,
-    ptrace,
-)
+CHECKS = (same_machine, no_proc, memory, gpu_memory, overcommit, ranks, cpu_quota, clock, ptrace)

@@ -113,12 +113,7 @@ def own_name(seen: Examination) -> Iterator[Match]:
         loopback = [each for each in found if is_loopback(each)]
         # Gloo takes the first.
         if len(seen.hosts) > 1 and found and is_loopback(found[0]):
-            yield Match(
-                host.name,
-                *_to_own_address(seen, host, name),
-                name=name,
-                loopback=loopback,
-            )
+            yield Match(host.name, *_to_own_address(seen, host, name), name=name, loopback=loopback)
 
 
 @_check(
@@ -138,10 +133,7 @@ def own_name_unresolved(seen: Examination) -> Iterator[Match]:
         name, found = _own(host)
         if own is not None and not found and at(own, "error"):
             yield Match(
-                host.name,
-                *_to_own_address(seen, host, name),
-                name=name,
-                error=at(own, "error"),
+                host.name, *_to_own_address(seen, host, name), name=name, error=at(own, "error")
             )
 
 
@@ -161,12 +153,7 @@ def own_name_elsewhere(seen: Examination) -> Iterator[Match]:
         own = {address for _, address, _ in addresses(host)}
         foreign = [each for each in found if not is_loopback(each) and each not in own]
         if own and found and foreign == found:
-            yield Match(
-                host.name,
-                *_to_own_address(seen, host, name),
-                name=name,
-                foreign=foreign,
-            )
+            yield Match(host.name, *_to_own_address(seen, host, name), name=name, foreign=foreign)
 
 
 @_check(

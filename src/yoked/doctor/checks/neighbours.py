@@ -80,9 +80,7 @@ def other_answers(seen: Examination) -> Iterator[Match]:
             yield _by_itself(group)
             continue
         other_address = by_hand(
-            group.host.name,
-            "give {interface} of {host} another address",
-            interface=group.interface,
+            group.host.name, "give {interface} of {host} another address", interface=group.interface
         )
         yield group.match(
             *alternative(group, other_address),

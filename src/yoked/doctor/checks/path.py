@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from yoked.agent.settings import EACH, setting_of
-from yoked.doctor.checks.blame import (
-    Blame,
-    blame_by_rules,
-    changed_at_home,
-    changed_by_rules,
-)
+from yoked.doctor.checks.blame import Blame, blame_by_rules, changed_at_home, changed_by_rules
 from yoked.doctor.checks.devices import End, Kind, Oddity, on_the_way, stopped_near
 from yoked.doctor.checks.query import (
     at,

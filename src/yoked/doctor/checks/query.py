@@ -109,9 +109,7 @@ def addresses(host: HostSeen) -> Iterator[tuple[str, str, int | None]]:
     return addresses_in(host.interfaces)
 
 
-def addresses_in(
-    interfaces: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[str, str, int | None]]:
+def addresses_in(interfaces: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, int | None]]:
     """The same, of interfaces as a host tells them."""
     for interface in interfaces:
         if interface.get("kind") == "loopback":

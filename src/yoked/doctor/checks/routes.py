@@ -72,10 +72,7 @@ def _own_route(group: Group) -> Fix:
     if own is None or not prefix:
         return by_hand(host.name, "ip route add NETWORK dev {interface}", interface=interface)
     network = shell_line(
-        "{net} dev {interface} src {own}",
-        net=network_of(own, prefix),
-        interface=interface,
-        own=own,
+        "{net} dev {interface} src {own}", net=network_of(own, prefix), interface=interface, own=own
     )
     return add_route(host.name, network)
 
@@ -444,9 +441,7 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
         setting = f"net/ipv4/conf/{interface}/rp_filter"
         before = (part(group.host, "kernel", "rp_filter") or {}).get(interface, 1)
         yield group.match(
-            sysctl(group.host.name, setting, 2, was=before),
-            interface=interface,
-            rp_filter=before,
+            sysctl(group.host.name, setting, 2, was=before), interface=interface, rp_filter=before
         )
 
 

@@ -215,11 +215,7 @@ def torch_version(seen: Examination) -> Iterator[Match]:
             if public(str(mapping(each.torch).get("torch"))) == public(wanted)
         ]
         yield Match(
-            host.name,
-            *get_torch(seen, host, wanted),
-            version=version,
-            wanted=wanted,
-            others=others,
+            host.name, *get_torch(seen, host, wanted), version=version, wanted=wanted, others=others
         )
 
 

@@ -34,10 +34,7 @@ from yoked.doctor.checks.ssh_mends import (
     there,
     wake,
 )
-from yoked.doctor.repairs.files import (
-    close_key,
-    renew_pub,
-)
+from yoked.doctor.repairs.files import close_key, renew_pub
 from yoked.doctor.repairs.system import start_ssh_server
 from yoked.records.examination import SshKind
 
@@ -45,9 +42,7 @@ _TRAINS = "a run wants all of its hosts"
 _HERE = "the fault is here, not on the hosts"
 
 CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
-    "unresolved": {
-        "": Cause(f"nobody knows where it is; {_TRAINS}", say_its_address),
-    },
+    "unresolved": {"": Cause(f"nobody knows where it is; {_TRAINS}", say_its_address)},
     "timeout": {
         "": Cause(
             "nothing at its address answers: it is off, asleep or elsewhere, a firewall drops "
@@ -89,12 +84,10 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             ASK_PROXY,
         ),
         "proxy-asks": Cause(
-            f"it wants a person, and a run has none at a terminal: {_HERE}",
-            *LOG_IN_TO_PROXY,
+            f"it wants a person, and a run has none at a terminal: {_HERE}", *LOG_IN_TO_PROXY
         ),
         "asks": Cause(
-            f"the settings of ssh have it ask a program before each connection: {_HERE}",
-            ask_nobody,
+            f"the settings of ssh have it ask a program before each connection: {_HERE}", ask_nobody
         ),
         "agent": Cause(
             f"each login by a key asks the agent first: {_HERE}",
@@ -105,8 +98,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             ),
         ),
         "helper": Cause(
-            f"each login waits for that program of this machine: {_HERE}",
-            SEE_WHAT_WAITS,
+            f"each login waits for that program of this machine: {_HERE}", SEE_WHAT_WAITS
         ),
         "waits": Cause(
             f"{_HERE}: a name server or a drive that does not answer, an agent or a token that "
@@ -116,8 +108,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
     },
     "refused": {
         "": Cause(
-            "the host is up, but no ssh server listens there",
-            made(start_ssh_server, "host"),
+            "the host is up, but no ssh server listens there", made(start_ssh_server, "host")
         ),
         "filtered": Cause(
             "its ssh server runs, and this machine is turned away: a ban (fail2ban), or a "
@@ -138,12 +129,10 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             OPEN_PORT,
         ),
         "large": Cause(
-            "it is on and small packets pass; larger ones are lost on the way",
-            *LET_LARGE_IN,
+            "it is on and small packets pass; larger ones are lost on the way", *LET_LARGE_IN
         ),
         "forbidden": Cause(
-            f"a route or a firewall of this machine forbids the way: {_HERE}",
-            FREE_WAY,
+            f"a route or a firewall of this machine forbids the way: {_HERE}", FREE_WAY
         ),
         "no-route": Cause(
             f"no network of this machine leads there; a VPN or an interface may be down: {_HERE}",
@@ -222,8 +211,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             AT_CONSOLE,
         ),
         "expired": Cause(
-            "account or password of that user have expired there: no program may start",
-            AT_CONSOLE,
+            "account or password of that user have expired there: no program may start", AT_CONSOLE
         ),
         "second-factor": Cause(
             "its sshd takes the key and asks for more, which a run cannot type "
@@ -251,8 +239,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             ),
         ),
         "key-mode": Cause(
-            f"ssh does not use a key that others may read: {_HERE}",
-            made(close_key, "about"),
+            f"ssh does not use a key that others may read: {_HERE}", made(close_key, "about")
         ),
         "passphrase": Cause(
             f"the key here wants its passphrase, which nobody types for a run: {_HERE}",
@@ -364,8 +351,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             ),
         ),
         "jump": Cause(
-            "what stands between (a jump host, or a ProxyCommand) does not lead to it",
-            ASK_PROXY,
+            "what stands between (a jump host, or a ProxyCommand) does not lead to it", ASK_PROXY
         ),
         "jump-forbids": Cause(
             "its sshd opens no connections for others (DisableForwarding, AllowTcpForwarding, "
@@ -408,8 +394,7 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             ),
         ),
         "proxy-asks": Cause(
-            f"it wants a person, and a run has none at a terminal: {_HERE}",
-            *LOG_IN_TO_PROXY,
+            f"it wants a person, and a run has none at a terminal: {_HERE}", *LOG_IN_TO_PROXY
         ),
         "proxy-ends": Cause(
             f"what it says is why: {_HERE}",

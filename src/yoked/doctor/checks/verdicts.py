@@ -13,14 +13,7 @@ from dataclasses import dataclass
 
 from yoked.doctor.checks.blame import Blame, blame, blame_for_silent_cards, diversion, passes_as
 from yoked.doctor.checks.broadcasts import comes
-from yoked.doctor.checks.links import (
-    NO_DESCRIPTORS,
-    USED_UP,
-    Link,
-    failing,
-    once,
-    reached,
-)
+from yoked.doctor.checks.links import NO_DESCRIPTORS, USED_UP, Link, failing, once, reached
 from yoked.doctor.checks.path import Cause, cause_of
 from yoked.doctor.checks.query import (
     ANSWERED,

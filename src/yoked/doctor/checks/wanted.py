@@ -42,8 +42,7 @@ SAW = {
 WHY = {
     "variables": "ranks there end with `KeyError: '{name}'`",
     **dict.fromkeys(
-        ("settings", "caches"),
-        "ranks of one run compute with different things, and nobody says so",
+        ("settings", "caches"), "ranks of one run compute with different things, and nobody says so"
     ),
     "programs": "ranks there end with `FileNotFoundError: [Errno 2] No such file or directory: "
     "'{name}'`, or a shell's `not found`",
@@ -51,8 +50,7 @@ WHY = {
     "ports": "ranks there end when they bind it",
     "hosts": "ranks there end with `Name or service not known`",
     **dict.fromkeys(
-        ("fills", "beyond"),
-        "`No such file or directory` on every host, though it is found here",
+        ("fills", "beyond"), "`No such file or directory` on every host, though it is found here"
     ),
     "shuffled": "a program that deals names out by rank has some files read twice and others never",
 }

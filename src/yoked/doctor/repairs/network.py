@@ -305,10 +305,7 @@ def forget_broadcast(host: str, address: str, interface: str) -> Fix:
 def negotiate_speed(host: str, interface: str) -> Fix:
     """Have both ends of a cable agree on speed and duplex."""
     return as_root(
-        host,
-        "ethtool -s {it} autoneg on",
-        "ethtool -s {it} autoneg off duplex half",
-        it=interface,
+        host, "ethtool -s {it} autoneg on", "ethtool -s {it} autoneg off duplex half", it=interface
     )
 
 
@@ -316,10 +313,7 @@ def negotiate_speed(host: str, interface: str) -> Fix:
 def keep_radio_awake(host: str, interface: str) -> Fix:
     """Switch a wireless interface's power saving off."""
     return as_root(
-        host,
-        "iw dev {it} set power_save off",
-        "iw dev {it} set power_save on",
-        it=interface,
+        host, "iw dev {it} set power_save off", "iw dev {it} set power_save on", it=interface
     )
 
 

@@ -35,9 +35,7 @@ def mend_environment(host: str, python: str) -> Fix:
         host,
         # Its link leads to the Python that it was made with.
         shell_line(
-            '"$(readlink -f {python})" -m venv --without-pip {folder}',
-            python=python,
-            folder=folder,
+            '"$(readlink -f {python})" -m venv --without-pip {folder}', python=python, folder=folder
         ),
         undo=shell_line("rm -f {file}", file=f"{folder}/pyvenv.cfg"),
     )
