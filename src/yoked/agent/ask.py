@@ -14,19 +14,24 @@ _QUICK_S = 5.0
 _LINGER = Path("/var/lib/systemd/linger")
 
 
+def run_to_end(argv: list[str], limit_s: float = _QUICK_S) -> subprocess.CompletedProcess[str]:
+    """A program that has ended, and its words. Raises OSError, and TimeoutExpired of subprocess."""
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        # A model's name in another encoding is no reason to know nothing of the host.
+        errors="replace",
+        timeout=limit_s,
+        check=False,
+    )
+
+
 def run_quiet(argv: list[str]) -> str:
-    """What a program prints; "" where there is none, it fails, or takes too long."""
+    """The words of a program; "" where there is none, it fails, or takes too long."""
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            # A model's name in another encoding is no reason to know nothing of the host.
-            errors="replace",
-            timeout=_QUICK_S,
-            check=False,
-        )
+        done = run_to_end(argv)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import named_values, run_quiet, text
+from yoked.agent.ask import named_values, run_quiet, run_to_end, text
 
 _NVIDIA = "0x10de"
 # PCI's class of display controllers.
@@ -161,15 +161,7 @@ def _error(driver: str | None, cards: int) -> str | None:
 def _said_against() -> str | None:
     """What nvidia-smi says when it fails: a driver that does not fit its libraries, mostly."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "-L"],  # noqa: S607 - wherever it is installed
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_QUICK_S,
-            check=False,
-        )
+        done = run_to_end(["nvidia-smi", "-L"], _QUICK_S)
     except FileNotFoundError:
         return None
     except (OSError, subprocess.SubprocessError) as problem:
