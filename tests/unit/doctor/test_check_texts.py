@@ -22,6 +22,7 @@ PLACES = {"host", "source", "target"}
 MAKERS = {
     "Match": PLACES,
     "group.match": PLACES | {"evidence"},
+    "_kept_out": PLACES | {"evidence", "who", "peers", "rule"},
     "wanting": PLACES | {"name", "place", "where"},
     "_of_folder": PLACES | {"names"},
 }

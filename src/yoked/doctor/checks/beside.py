@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match
-from yoked.doctor.checks.query import at, mapping
+from yoked.doctor.checks.query import at, mapping, minor_of
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import joined
@@ -135,8 +134,7 @@ def _taken(host: HostSeen, files: Sequence[_File]) -> _File | None:
 
 
 def _python(host: HostSeen) -> str | None:
-    found = re.match(r"3\.\d+", str(mapping(host.torch).get("python_version")))
-    return found[0] if found else None
+    return ".".join(map(str, minor_of(mapping(host.torch).get("python_version")))) or None
 
 
 def _arch(host: HostSeen) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from yoked.agent.settings import SETTINGS
 from yoked.agent.virtual import WSL_CREATOR
@@ -105,6 +106,13 @@ def _from(group: Group) -> str:
     return listed(each.name for each in group.peers)
 
 
+def _kept_out(group: Group, **more: Any) -> Match:
+    """Peers that a firewall of the host keeps out, and the lines that let them in."""
+    return group.match(
+        *_open(group), who=_who(group), peers=_from(group), rule=_rule(group), **more
+    )
+
+
 @_check(
     "firewall-drop",
     question="Does every host let connections of the others in?",
@@ -127,13 +135,7 @@ def _from(group: Group) -> str:
 )
 def firewall_drop(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-drop"):
-        yield group.match(
-            *_open(group),
-            how=_kept_back(group),
-            who=_who(group),
-            peers=_from(group),
-            rule=_rule(group),
-        )
+        yield _kept_out(group, how=_kept_back(group))
 
 
 def _kept_back(group: Group) -> str:
@@ -160,14 +162,7 @@ def _kept_back(group: Group) -> str:
 def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-ephemeral"):
         open_port = next(each.port for each in group.links[0].dials if each.purpose == "rendezvous")
-        yield group.match(
-            *_open(group),
-            who=_who(group),
-            peers=_from(group),
-            open_port=open_port,
-            range=_range(group),
-            rule=_rule(group),
-        )
+        yield _kept_out(group, open_port=open_port, range=_range(group))
 
 
 @_check(
@@ -182,7 +177,7 @@ def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
 )
 def firewall_reject(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-reject"):
-        yield group.match(*_open(group), who=_who(group), peers=_from(group), rule=_rule(group))
+        yield _kept_out(group)
 
 
 @_check(
@@ -265,16 +260,13 @@ def _let_out(group: Group) -> Iterator[Fix]:
 def firewall_range(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-range"):
         dials = [dial for link in group.links for dial in link.ephemeral]
-        yield group.match(
-            *_open(group),
+        yield _kept_out(
+            group,
             how="source" if _is_by_source(group) else "",
             accepted=sum(map(reached, dials)),
-            who=_who(group),
-            peers=_from(group),
             open=_ports(dials, passed=True),
             closed=_ports(dials, passed=False),
             range=_range(group),
-            rule=_rule(group),
         )
 
 
@@ -294,13 +286,7 @@ def _ports(dials: list[Dial], *, passed: bool) -> str:
 def connection_rate(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "connection-rate"):
         dials = [dial for link in group.links for dial in link.ephemeral]
-        yield group.match(
-            *_open(group),
-            who=_who(group),
-            accepted=sum(map(reached, dials)),
-            peers=_from(group),
-            rule=_rule(group),
-        )
+        yield _kept_out(group, accepted=sum(map(reached, dials)))
 
 
 @check(

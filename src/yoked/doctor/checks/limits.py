@@ -43,6 +43,7 @@ _LIFTED = (
     "Makes the line a comment that sets it: `ulimit` of a start file, found by running those "
     "again, or the line of /etc/security/limits.conf. A unit's LimitNOFILE and the like: by hand."
 )
+_AFTER = ("program-acts", "world-failed", "torch-import", "torch-missing", "agent-failed")
 # What most of these checks have in common.
 _check = partial(check, reads=("health.limits",), severity="error", fix=_LIFTED)
 
@@ -109,14 +110,7 @@ def _short_of(seen: Examination, errors: frozenset[str]) -> set[str]:
     symptom="`OSError: [Errno 24] Too many open files`.",
     cause=f"A low limit: {_TERMS}.",
     on_cluster="Slurm hands the limits of the login node down (`PropagateResourceLimits`).",
-    explains=(
-        "program-acts",
-        "world-failed",
-        "torch-import",
-        "dial-failed",
-        "torch-missing",
-        "agent-failed",
-    ),
+    explains=(*_AFTER, "dial-failed"),
 )
 def open_files(seen: Examination) -> Iterator[Match]:
     starved = _short_of(seen, NO_DESCRIPTORS)
@@ -143,7 +137,7 @@ def open_files(seen: Examination) -> Iterator[Match]:
     "unavailable`, `OpenBLAS blas_thread_init: pthread_create failed`.",
     cause=f"A low limit: {_TERMS}; a container's pids limit; or a low kernel.pid_max.",
     on_cluster="Kubernetes: `podPidsLimit` of the kubelet.",
-    explains=("program-acts", "world-failed", "torch-import", "torch-missing", "agent-failed"),
+    explains=_AFTER,
 )
 def process_limit(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
@@ -186,14 +180,7 @@ def process_limit(seen: Examination) -> Iterator[Match]:
     symptom="`ImportError: libtorch_cpu.so: failed to map segment from shared object`.",
     cause=f"A low limit of addresses, data or stack: {_TERMS}.",
     on_cluster="Grid Engine's h_vmem does the same.",
-    explains=(
-        "program-acts",
-        "world-failed",
-        "torch-import",
-        "torch-missing",
-        "memory",
-        "agent-failed",
-    ),
+    explains=(*_AFTER, "memory"),
 )
 def address_space(seen: Examination) -> Iterator[Match]:
     for host in seen.up:

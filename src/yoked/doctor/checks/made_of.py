@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from yoked.doctor.check import Match
 from yoked.doctor.checks.content import renamed_to_utf8, shown_name
-from yoked.doctor.checks.query import at, mapping
+from yoked.doctor.checks.query import at, mapping, minor_of
 from yoked.doctor.checks.wanted_query import told_of
 from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination, Fix, Severity
@@ -66,9 +65,9 @@ def in_the_folder(seen: Examination) -> Iterator[Match]:
     """What of the program's folder does not travel, or cannot be run or read on hosts."""
     broken = _told(seen, "broken")
     # A newer Python may know more than that by which it was tried here.
-    here = _minor(at(seen.controller, "python"))
-    newest = max((_minor(mapping(host.torch).get("python_version")) for host in seen.up), default=0)
-    if broken and newest <= here:
+    here = minor_of(at(seen.controller, "python"))
+    theirs = [minor_of(mapping(host.torch).get("python_version")) for host in seen.up]
+    if broken and all(each <= here for each in theirs):
         mend = by_hand("", "mend it here; what is here is what each host gets")
         yield _of_folder("broken", broken, mend, severity="error")
     yield from _left(seen, "left", "error")
@@ -160,8 +159,3 @@ def _dead(links: list[str], where: str, hosts: tuple[str, ...]) -> Match:
         names=joined(" ", names[:_SHOWN]),
     )
     return _of_folder("link", links, remove, hosts=hosts, where=where)
-
-
-def _minor(version: object) -> int:
-    found = re.match(r"3\.(\d+)", str(version))
-    return int(found[1]) if found else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 from typing import Any
@@ -201,6 +202,12 @@ def former_address(seen: Examination, host: HostSeen) -> tuple[str, int] | None:
             if prefix is not None and in_network(other, own, address):
                 return address, prefix
     return None
+
+
+def minor_of(version: object) -> tuple[int, ...]:
+    """(3, 12) of `3.12.1`; (): it is none."""
+    found = re.match(r"(\d+)\.(\d+)", str(version))
+    return (int(found[1]), int(found[2])) if found else ()
 
 
 def asked_device(seen: Examination, host: HostSeen) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.imports import error_of, torch_import
-from yoked.doctor.checks.query import at, gpus_that_train, mapping, part
+from yoked.doctor.checks.query import at, gpus_that_train, mapping, minor_of, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import move_package_aside
 from yoked.doctor.repairs.fleet import edit_entry
@@ -34,10 +34,6 @@ _OLDEST = (3, 11)
 _INSTALLED = re.compile(r"(site|dist)-packages/torch/__init__\.py$")
 # What most of these checks have in common.
 _check = partial(check, reads=("torch",), severity="error", explains=("world-failed",), quick=True)
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in re.findall(r"\d+", version)[:2])
 
 
 def reference(seen: Examination) -> str | None:
@@ -232,7 +228,7 @@ def torch_version(seen: Examination) -> Iterator[Match]:
 def python_old(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         version = mapping(host.torch).get("python_version")
-        if version and _minor(str(version)) < _OLDEST:
+        if version and minor_of(version) < _OLDEST:
             yield Match(
                 host.name,
                 *make_environment(seen, host),
@@ -254,7 +250,7 @@ def python_old(seen: Examination) -> Iterator[Match]:
 )
 def python_version(seen: Examination) -> Iterator[Match]:
     versions = {
-        host.name: _minor(str(version))
+        host.name: minor_of(version)
         for host in seen.up
         if (version := mapping(host.torch).get("python_version"))
     }

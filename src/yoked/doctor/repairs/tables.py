@@ -61,26 +61,23 @@ _ANEW = "systemctl daemon-reload && { systemctl restart ssh || systemctl restart
 @repair
 def lift_denial(host: str, file: str, line: int) -> Fix:
     """Make a line of a unit a comment, and have the unit run without it."""
-    return as_root(
-        host,
-        "sed -i.yoked {on} {file} && {end}",
-        "sed -i {back} {file} && {end}",
-        on=f"{line}s/^/# /",
-        back=f"{line}s/^# //",
-        file=file,
-        end=as_made(_ANEW),
-    )
+    return _in_unit(host, file, f"{line}s/^/# /", f"{line}s/^# //")
 
 
 @repair
 def add_to_line(host: str, file: str, line: int, word: str) -> Fix:
     """Give a line of a unit one more word, and have the unit run with it."""
+    return _in_unit(host, file, f"{line}s/ *$/ {word}/", f"{line}s/ {word}$//")
+
+
+def _in_unit(host: str, file: str, on: str, back: str) -> Fix:
+    """Change a file of the ssh server's unit, and have it read anew. on, back: programs of sed."""
     return as_root(
         host,
         "sed -i.yoked {on} {file} && {end}",
         "sed -i {back} {file} && {end}",
-        on=f"{line}s/ *$/ {word}/",
-        back=f"{line}s/ {word}$//",
+        on=on,
+        back=back,
         file=file,
         end=as_made(_ANEW),
     )
