@@ -209,7 +209,8 @@ def _is_plugged_in(host: HostSeen, name: str) -> bool:
         "every exchange takes ten times as long",
         "half": "it cannot send and receive at once, as every all-reduce does",
     },
-    symptom="It trains at a tenth of the speed that was planned; errors are counted.",
+    symptom="It trains at a tenth of the speed that was planned; or exchanges take more than twice "
+    "as long as they should, and errors are counted.",
     cause="The port fell back to 100 Mbit/s: a cable with two pairs, a bent plug, an old switch. "
     "Or one end was set to a fixed speed, and the other fell back to half duplex.",
     fix="By hand: cable or switch. `ethtool eth0` shows what both ends can do. From half duplex, "

@@ -262,7 +262,8 @@ def debug_variables(seen: Examination) -> Iterator[Match]:
     },
     symptom="A script that trains alone hangs in init_process_group; `Unable to find address for: "
     "wlan0` on some days; one core at 100%, the others idle; a step that takes ten times as long; "
-    "a warning or a letter ends the run, or another module is imported than expected, or none.",
+    "everything is slower; a warning or a letter ends the run, or another module is imported than "
+    "expected, or none.",
     cause="RANK, WORLD_SIZE or MASTER_ADDR were exported once, by hand. GLOO_SOCKET_IFNAME and the "
     "like in a start file; or variables that torch does not know (GLOO_PORT_RANGE, GLOO_IPV6). "
     "OMP_NUM_THREADS=1, or ONEDNN_MAX_CPU_ISA after a comparison. PYTHONMALLOC, PYTHONDEVMODE, "
