@@ -269,7 +269,9 @@ class TrainingRun:
             progress.say(note)
             self.wants_more = True
         unsound = self.verification.problem is not None
-        flags = (unsound, self.stop_wish.asked, self.wants_more, RECORDER.take_save_wish())
+        # All ranks of a host hear of it, and one of them may after the next step.
+        saves = RECORDER.take_save_wish() and self.is_first
+        flags = (unsound, self.stop_wish.asked, self.wants_more, saves)
         vector = torch.tensor([*stats.to_vector(), *map(float, flags)], dtype=torch.float64)
         gathered, pending = self.comm.all_gather(vector, "a step's figures")
         self._log_pending_step(progress)

@@ -24,7 +24,6 @@ from yoked.remote.ssh import CONNECT_TIMEOUT_S
 from yoked.report.growing import Reading
 from yoked.runs import find_run, list_runs
 from yoked.shape import amount
-from yoked.text import one_line
 from yoked.watch.files import PATIENCE_S, FolderFiles, HostFiles, RunFiles, why
 from yoked.watch.running import WatchedRun
 from yoked.watch.view import Cost, RunRow, View
@@ -56,7 +55,7 @@ class Watching:
         self._record: Record | None = None
         self._far = any(host.name != HERE for host in hosts.fleet.hosts)
         self._received: deque[tuple[float, int]] = deque()
-        self._opened_bytes = 0
+        self._opened_bytes = self._counted_bytes = 0
         self._due_s = 0.0
 
     def runs(self) -> list[RunRow]:
@@ -114,11 +113,10 @@ class Watching:
         """
         run = self._require()
         time.sleep(max(0.0, self._due_s - self._clock()))
-        before = self._agents.received_bytes
         silent = self._ask()
         run.update(active=self._record is not None and self._record.active)
         view = run.view(self._record, silent)
-        return replace(view, cost=self._count(self._agents.received_bytes - before))
+        return replace(view, cost=self._count())
 
     def curve(self, first: int, last: int, points: int) -> dict[str, Any]:
         """As `Watched` says."""
@@ -134,17 +132,18 @@ class Watching:
                 fix="yoked runs    shows which hosts have which runs",
             )
         wanted: dict[str, Any] = {"ranks": [rank], "attempt": record.attempt, "tail_lines": lines}
-        texts = dict[str, bytes]()
+        begun = dict[str, bytes]()
+        found: list[tuple[float, str, str]] = []
         client = self._agents.clients[host]
         for part in client.stream("job_logs", timeout_s=PATIENCE_S, run=record.run, **wanted):
             if part.data:
-                stream = str(part.content["stream"])
-                texts[stream] = texts.get(stream, b"") + part.data
-        return [
-            (stream, one_line(line))
-            for stream, text in texts.items()
-            for line in text.decode(errors="replace").splitlines()
-        ]
+                stream, at_s = str(part.content["stream"]), float(part.content["time_s"])
+                *whole, begun[stream] = (begun.get(stream, b"") + part.data).split(b"\n")
+                found += [(at_s, stream, line.decode(errors="replace")) for line in whole]
+        # Both streams, as they came; what has no end of line yet is the last.
+        found.sort(key=lambda each: each[0])
+        open_lines = [(stream, line.decode(errors="replace")) for stream, line in begun.items()]
+        return [each[1:] for each in found] + [each for each in open_lines if each[1]]
 
     def save(self) -> str:
         """As `Watched` says."""
@@ -183,6 +182,7 @@ class Watching:
             wire=self._wire(),
         )
         self._opened_bytes, self._due_s = 0, 0.0
+        self._counted_bytes = self._agents.received_bytes
         self._received.clear()
 
     def _files_of(self, record: Record) -> tuple[RunFiles, bool]:
@@ -239,9 +239,10 @@ class Watching:
         silent = {host: why(problem) for host, problem in failures.items()}
         return silent | {host: self._agents.why_not(host) for host in sorted(asked - set(clients))}
 
-    def _count(self, received: int) -> Cost | None:
-        """What the look took, and when the next one may be."""
-        now_s = self._clock()
+    def _count(self) -> Cost | None:
+        """What came since the last look, a log too, and when the next one may be."""
+        now_s, total = self._clock(), self._agents.received_bytes
+        received, self._counted_bytes = total - self._counted_bytes, total
         if not self._far or self._job is None:
             self._due_s = now_s + _LOOK_EVERY_S
             return None

@@ -14,6 +14,7 @@ from yoked.cli.flags import FleetFlag, JsonFlag, RunName, check_folder_of, same_
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.core.names import path_word
+from yoked.diagnosis.words import named
 from yoked.errors import JobError, UsageError
 from yoked.fleet.file import open_fleet
 from yoked.fleet.model import HERE
@@ -147,20 +148,16 @@ def _read(came: Recorded, output: Output) -> list[RankTrace]:
 
     ranks = []
     for host, problem in came.problems.items():
-        output.note(f"what ranks of {_shown(host)} recorded did not come: {problem.what}")
+        output.note(f"what ranks of {named(host)} recorded did not come: {problem.what}")
     for rank, (host, data) in sorted(came.files.items()):
         try:
-            ranks.append(read_trace(data, rank, _shown(host)))
+            ranks.append(read_trace(data, rank, named(host)))
         except ValueError as problem:
-            output.note(f"what rank {rank} on {_shown(host)} recorded is not understood: {problem}")
+            output.note(f"what rank {rank} on {named(host)} recorded is not understood: {problem}")
     if came.missing and ranks:
         names = ", ".join(map(str, came.missing))
         output.note(f"of rank{'s' * (len(came.missing) > 1)} {names} nothing came")
     return ranks
-
-
-def _shown(host: str) -> str:
-    return "this machine" if host == HERE else host
 
 
 def _told(
