@@ -79,7 +79,7 @@ def split_by_weight(items: int, weights: Sequence[float]) -> list[range]:
     """Consecutive ranges, in the order of ranks, in proportion to the weights.
 
     Every item has exactly one rank; a rank may have none. What does not divide goes to the largest
-    remainders, lower ranks first.
+    remainders; of equal ones to the heavier rank, then the lower.
     """
     assert items >= 0, items
     assert weights, "no rank"
@@ -87,8 +87,9 @@ def split_by_weight(items: int, weights: Sequence[float]) -> list[range]:
     assert min(weights) >= 0 < total, weights
     exact = [items * weight / total for weight in weights]
     counts = [int(share) for share in exact]
-    # The key is the negative remainder: the largest comes first.
-    by_remainder = sorted(range(len(weights)), key=lambda rank: (counts[rank] - exact[rank], rank))
+    # By the negative remainder: the largest comes first. Weights may differ by less than shares do.
+    order = [(counts[rank] - exact[rank], -weight, rank) for rank, weight in enumerate(weights)]
+    by_remainder = [rank for *_, rank in sorted(order)]
     for rank in by_remainder[: items - sum(counts)]:
         counts[rank] += 1
     return ranges_of(counts)

@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from yoked.costmodel.assignment import LinearCost, assign_rows, level_head_work, split_by_weight
@@ -35,6 +35,7 @@ def test_a_rank_of_weight_zero_computes_nothing(rows, weights):
 
 
 @given(rows=st.integers(0, 1000), weights=WEIGHTS)
+@example(rows=124, weights=[853681.0, 999999.9999999999, 1000000.0])
 def test_a_heavier_rank_never_has_fewer_rows(rows, weights):
     parts = split_by_weight(rows, weights)
     by_weight = sorted(zip(weights, (len(part) for part in parts), strict=True))
