@@ -6,6 +6,7 @@ never evidence. Standard library alone: the hosts' daemons call it when no contr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from yoked.diagnosis.activity import PATIENT, activity_of, own_frame
@@ -20,6 +21,7 @@ from yoked.diagnosis.waits import NATIVE_S, Wait, behind, roots, wait_of, waits_
 # A stopped rank may be one that a person looks at for a moment.
 _STOPPED_S, _STOPPED_SURE_S = 1.0, 3.0
 _DISK_S, _DISK_SURE_S = 2.0, 10.0
+_EARLY_S, _EARLY_SURE_S = 1.0, 3.0
 # A lock that nobody gives back; anything else may yet come, such as data of a slow network.
 _LOCKED_SURE_S, _STANDS_SURE_S = 10.0, 60.0
 # A sleep ends: a program may try again after it.
@@ -170,8 +172,23 @@ def _ended_early(history: RunHistory, rank: int, longest: Wait) -> Cause | None:
     if ended is None or ended.exit_code != 0:
         # Its own failure is told by whoever saw it end.
         return None
+    ended_s = ended.age_s + history.silent_s(node)
+    if ended_s < _EARLY_S or _recorded_s(history, longest.rank) >= ended_s:
+        # Ranks end within a moment, and what the other waited for may have come since.
+        return None
     params = {"what": longest.what, "waiting": longest.rank}
-    return Cause("rank-ended-early", (node,), ended.age_s, rank=rank, params=params)
+    certainty = _sure(ended_s, _EARLY_SURE_S)
+    return Cause("rank-ended-early", (node,), ended_s, certainty, rank=rank, params=params)
+
+
+def _recorded_s(history: RunHistory, rank: int) -> float:
+    """How old a rank's record of itself is; for ever: it has none."""
+    node = history.node_of(rank)
+    last = history.hosts[node].last
+    recorded = (
+        next((one.recorded for one in last.ranks if one.rank == rank), None) if last else None
+    )
+    return math.inf if recorded is None else recorded.age_s + history.silent_s(node)
 
 
 def _stands(history: RunHistory, node: int, rank: RankVitals, longest: Wait) -> Cause | None:

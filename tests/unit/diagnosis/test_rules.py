@@ -323,6 +323,19 @@ def test_a_rank_that_ended_well_while_others_wait_is_told() -> None:
     assert (cause.code, cause.nodes, cause.rank) == ("rank-ended-early", (1,), 1)
 
 
+def test_a_rank_that_waited_when_another_ended_may_be_through_by_now() -> None:
+    # It was seen last before the other ended, and both are about to end.
+    told = Told(2).steps()
+    for number in range(1, 5):
+        told.look(waits(0, number * PERIOD_S, cpu_s=3.6), waits(1, number * PERIOD_S, cpu_s=3.6))
+    for ended_s in (0.2, 0.7):
+        old = replace(in_collective(77, 2.0), age_s=ended_s + 0.1)
+        told.look(
+            alive(rank(0, recorded=old, cpu_s=3.6)), Vitals(0, 0, (), (Ended(1, 0, ended_s),))
+        )
+        assert causes(told.history) == []
+
+
 def test_collectives_of_unlike_sizes_are_told_with_both_calls() -> None:
     cause, _ = first_told(
         lambda age_s: (
