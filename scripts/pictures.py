@@ -29,6 +29,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from yoked.fleet.file import read_fleet
+from yoked.fleet.trust import remember
 from yoked.lab.lab import Lab
 from yoked.lab.topology_load import load
 
@@ -190,16 +192,11 @@ def main() -> None:
             COLUMNS=str(WIDTH),
             TERM="xterm-256color",
         )
+        # What a person would agree to: the lab's own file has consoles, and its hosts' Python.
+        remember(read_fleet(lab.fleet_file))
         typed(f"yoked init desktop laptop --ssh-config {lab.ssh_config}", folder)
         fleet = folder / "yoked.toml"
-        # In the place of `yoked install`: hosts of a lab see the Python of this machine.
-        text = re.sub(
-            r'(?m)^(name = "(?:desktop|laptop)")$',
-            rf'\1\npython = "{sys.executable}"',
-            fleet.read_text(),
-        )
-        fleet.write_text(text)
-        typed("yoked trust yoked.toml", folder)
+        remember(read_fleet(fleet))
         draw(Text("\n\n").join(typed(command, folder) for command in SHOWN), "two-hosts.svg")
         typed(NIGHT, folder)
         time.sleep(GOES_ON_S)

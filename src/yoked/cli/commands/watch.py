@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, JsonFlag, RunName, RunsDir, same_fleet
+from yoked.cli.completers import run_names
+from yoked.cli.flags import FleetFlag, JsonFlag, RunsDir, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: RunName = None,
+    run: Annotated[
+        str | None,
+        Parameter(
+            help="Name or folder of a run. Default: the newest that goes on; where none does, a "
+            "list to choose from, and with --once the newest.",
+            completer=run_names,
+        ),
+    ] = None,
     /,
     *,
     fleet: FleetFlag = None,
@@ -33,7 +41,10 @@ def command(
         Parameter(help="Of the page, on 127.0.0.1. Default: 8765, or the next one that is free."),
     ] = None,
     once: Annotated[
-        bool, Parameter(help="Print it as it is now, as lines, and end.", negative="")
+        bool,
+        Parameter(
+            help="Print it as it is now, as lines, and end; so do --json and a pipe.", negative=""
+        ),
     ] = False,
     json_output: JsonFlag = False,
 ) -> int:
