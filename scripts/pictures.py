@@ -37,7 +37,7 @@ from yoked.lab.topology_load import load
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from tests.browser import chromium, open_browser  # noqa: E402 - tests are no package that is installed
+from tests.browser import Browser, chromium, open_browser  # noqa: E402 - tests are no package that is installed
 
 PICTURES = REPOSITORY / "docs" / "pictures"
 WIDTH, LINES = 80, 200
@@ -96,6 +96,7 @@ def begun(command: str, folder: Path, width: int, height: int) -> tuple[int, int
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
+        os.environ["COLUMNS"] = str(width)
         yoked = (
             "import sys; sys.argv[0] = 'yoked'; from yoked.cli.main import main; sys.exit(main())"
         )
@@ -150,32 +151,35 @@ def draw(text: Text, name: str, width: int = WIDTH) -> None:
 
 
 def photograph(folder: Path) -> None:
-    """The page of the run while it goes on, and of its report."""
+    """The page of the run while it goes on, and that of its report once it was stopped."""
     program = chromium()
     if program is None:
         sys.exit("the pages are drawn by Chromium: sudo apt install chromium")
-    process, terminal = begun("yoked watch night --web", folder, 200, 40)
-    written = b""
-    try:
-        while (found := re.search(rb"http://\S+/", written)) is None:
-            written += os.read(terminal, 65536)
-        typed("yoked report night", folder)
-        with open_browser(program, folder / "profile") as browser:
-            for name, url in (
-                ("watch-web.png", found[0].decode()),
-                ("report.png", (folder / "runs/night/report.html").as_uri()),
-            ):
-                page = browser.page(PAGE_WIDTH, PAGE_HEIGHT)
-                page.visit(url)
-                page.settle()
-                time.sleep(LOOKS_S)
-                page.picture(PICTURES / name, is_whole=False)
-                page.close()
-                print((PICTURES / name).relative_to(REPOSITORY))
-    finally:
-        os.kill(process, signal.SIGKILL)
-        os.close(terminal)
-        os.waitpid(process, 0)
+    with open_browser(program, folder / "profile") as browser:
+        process, terminal = begun("yoked watch night --web", folder, 200, 40)
+        try:
+            written = b""
+            while (found := re.search(rb"http://\S+/", written)) is None:
+                written += os.read(terminal, 65536)
+            show(browser, found[0].decode(), "watch-web.png")
+        finally:
+            os.kill(process, signal.SIGKILL)
+            os.close(terminal)
+            os.waitpid(process, 0)
+        for command in ("stop", "fetch", "report"):
+            typed(f"yoked {command} night", folder)
+        show(browser, (folder / "runs/night/report.html").as_uri(), "report.png")
+
+
+def show(browser: Browser, url: str, name: str) -> None:
+    """A page, as it is seen after some seconds."""
+    page = browser.page(PAGE_WIDTH, PAGE_HEIGHT)
+    page.visit(url)
+    page.settle()
+    time.sleep(LOOKS_S)
+    page.picture(PICTURES / name, is_whole=False)
+    page.close()
+    print((PICTURES / name).relative_to(REPOSITORY), flush=True)
 
 
 def main() -> None:
@@ -189,7 +193,6 @@ def main() -> None:
         os.environ.update(
             YOKED_STATE=f"{name}/state",
             XDG_RUNTIME_DIR=name,
-            COLUMNS=str(WIDTH),
             TERM="xterm-256color",
         )
         # What a person would agree to: the lab's own file has consoles, and its hosts' Python.
@@ -201,7 +204,6 @@ def main() -> None:
         typed(NIGHT, folder)
         time.sleep(GOES_ON_S)
         draw(looked_at("yoked watch night", folder, b"q"), "watch.svg", WATCH_WIDTH)
-        typed("yoked fetch night", folder)
         photograph(folder)
 
 
