@@ -24,7 +24,7 @@ HERE = frozenset(
         "no-ssh", "config", "config-mode", "narrowed", "key-mode", "passphrase", "no-key",
         "unused-key", "stale-pub", "too-many", "bind", "forbidden", "no-route", "asks", "agent",
         "helper", "waits", "certificate", "key-gone", "kept-keys", "agent-refuses", "agent-lacks",
-        "proxy-gone", "proxy-asks", "proxy-ends", "option", "program",
+        "proxy-gone", "proxy-asks", "proxy-ends", "option", "program", "revoked-list",
     }
 )  # fmt: skip
 # Causes that lie on the host, or the jump host, that they name.
@@ -73,11 +73,16 @@ _BAD_CERTIFICATE = (
     r"^Certificate invalid: (?P<about>[^\r\n]+)\r?$"
     r"(?=[\s\S]*^Host key verification failed)(?![\s\S]*HAS CHANGED)"
 )
+# Then ssh takes every host's key for revoked.
+_REVOKED_LIST = (
+    r"^Error checking host key .* in revoked keys file (?P<about>[^\r\n]+): [^:\r\n]+\r?$"
+)
 # What ssh says, with the kind and the cause; the first that fits.
 _OF_SSH: _Table = (
     (r"^(?P<about>[/~][^:\n]*): line \d+: Bad configuration option", "other", "config"),
     (_ALTERED, "other", "altered"),
     (r"marked as revoked", "host-key", "revoked"),
+    (_REVOKED_LIST, "host-key", "revoked-list"),
     (_BAD_CERTIFICATE, "host-key", "host-certificate"),
     (OFFER.pattern, "other", "no-match"),
     (r"Too many authentication failures", "denied", "too-many"),

@@ -172,6 +172,7 @@ ABOUT = {
     "barred": "/root",
     "other-home": "~/my venv/bin/python",
     "config-mode": "/home/ada/.ssh/config",
+    "revoked-list": "/mnt/it-share/revoked_host_keys",
     "certificate": "/home/ada/.ssh/id_ed25519-cert.pub",
     "refused-cert": f"SHA256:{'k' * 43}",
     "key-gone": "/home/ada/.ssh/lab",

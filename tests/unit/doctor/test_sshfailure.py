@@ -106,6 +106,11 @@ MISTYPED = (
     "/home/ada/.ssh/config: line 3: Bad configuration option: hostnam\n"
     "/home/ada/.ssh/config: terminating, 1 bad configuration options"
 )
+REVOKED_LIST = (
+    "Error checking host key ED25519 SHA256:hz0udwKJdm3Pd8ZcAFIi6K5+b/BqEK09MxpVGqKPGfk in revoked "
+    "keys file /mnt/it share/revoked_host_keys: No such file or directory\r\n"
+    "Host key verification failed."
+)
 NO_MATCH = "Unable to negotiate with 192.168.1.12 port 22: no matching"
 
 
@@ -113,6 +118,7 @@ NO_MATCH = "Unable to negotiate with 192.168.1.12 port 22: no matching"
     ("said", "kind", "cause", "about"),
     [
         (REVOKED, "host-key", "revoked", ""),
+        (REVOKED_LIST, "host-key", "revoked-list", "/mnt/it share/revoked_host_keys"),
         (BAD_CERTIFICATE, "host-key", "host-certificate", "expired"),
         (BAD_CERTIFICATE.replace("expired", "not yet valid"), "host-key", "host-certificate",
          "not yet valid"),

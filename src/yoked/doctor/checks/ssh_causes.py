@@ -164,6 +164,14 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
             ),
             look_at_key,
         ),
+        "revoked-list": Cause(
+            "the settings of ssh name a list of revoked host keys (RevokedHostKeys), and it cannot "
+            f"be read: so ssh takes no host's key: {_HERE}",
+            here(
+                "ls -l {about}    mount what it lies on, or take the line away that names it: "
+                "grep -rni revokedhostkeys {config} /etc/ssh/ssh_config /etc/ssh/ssh_config.d"
+            ),
+        ),
         "revoked": Cause(
             "known_hosts here has an @revoked line with this key: ssh refuses it, whatever is "
             "known of it otherwise",
