@@ -87,28 +87,30 @@ from yoked.lab.topology_load import load
 home = Path.home()
 (home / "data").mkdir()
 subprocess.run(["mount", "-t", "tmpfs", "none", str(home / "data")], check=True)
-(home / ".profile").write_text("the machine's")
-(home / ".profile").chmod(0o640)
+(home / ".notes").write_text("the machine's")
+(home / ".notes").chmod(0o640)
+(home / ".bashrc").write_text("sleep 600")
 (home / "mine" / "deep").mkdir(parents=True)
 with (home / "large").open("wb") as file:
     file.truncate(17 << 20)
 saw = {}
 with Lab.up(load("two-hosts-100mbit")) as lab:
     alpha, beta = lab.host("alpha"), lab.host("beta")
-    saw["before"] = [alpha.read_text(str(home / ".profile")), alpha.exists(str(home / "large"))]
-    saw["mode"] = alpha.run(["stat", "-c", "%a", str(home / ".profile")]).stdout.strip()
-    alpha.run(["sh", "-c", "echo a hosts > ~/.profile; echo new > ~/new; rmdir ~/mine/deep"])
+    saw["before"] = [alpha.read_text(str(home / ".notes")), alpha.exists(str(home / "large"))]
+    saw["start file"] = alpha.exists(str(home / ".bashrc"))
+    saw["mode"] = alpha.run(["stat", "-c", "%a", str(home / ".notes")]).stdout.strip()
+    alpha.run(["sh", "-c", "echo a hosts > ~/.notes; echo new > ~/new; rmdir ~/mine/deep"])
     alpha.run(["sh", "-c", "echo new > ~/data/new"])
     alpha.write_text(str(home / "by root"), "new")
     lab.stop_host("alpha")
     lab.start_host("alpha")
     alpha = lab.host("alpha")
-    saw["after"] = alpha.read_text(str(home / ".profile"))
+    saw["after"] = alpha.read_text(str(home / ".notes"))
     saw["listed"] = alpha.run(["sh", "-c", "cd; find . -path ./state -prune -o -print"]).stdout
     saw["listed"] = sorted(set(saw["listed"].split("\\n")) - {"./.ssh"})
-    saw["beta"] = beta.read_text(str(home / ".profile"))
+    saw["beta"] = beta.read_text(str(home / ".notes"))
     saw["notes"] = lab.notes
-saw["machine"] = [(home / ".profile").read_text(), sorted(os.listdir(home))]
+saw["machine"] = [(home / ".notes").read_text(), sorted(os.listdir(home))]
 print(json.dumps(saw))
 """
 
@@ -281,7 +283,10 @@ def test_a_home_with_a_mount_below_is_copied_and_the_users_own_files_stay(
     assert not set(saw["listed"]) & {"./large", "./mine/deep"}
     assert saw["beta"] == "the machine's"
     assert [note for note in saw["notes"] if " large " in f" {note}"]
-    assert saw["machine"] == ["the machine's", [".profile", "data", "large", "mine", "state"]]
+    # The person's shell may wait for anything at its start: a host's shells do not read of it.
+    assert not saw["start file"]
+    names = [".bashrc", ".notes", "data", "large", "mine", "state"]
+    assert saw["machine"] == ["the machine's", names]
 
 
 def test_hosts_write_to_a_home_below_folders_of_others(ordinary: Ordinary) -> None:

@@ -1,4 +1,4 @@
-"""What this host's ranks do and when: the wish for it, and the files that they write of it.
+"""Traces of this host's ranks: the wish for them, and the files that ranks write.
 
 A rank writes one file beside its record (yoked.ranks.spans); the newest of an attempt stays.
 """

@@ -58,7 +58,7 @@ def _line_from(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
 
 
 def read_part(path: Path, offset: int, most_bytes: int) -> bytes:
-    """What a file has from an offset on, at most so much of it; nothing of one that is not there.
+    """The bytes of a file from an offset on, at most so many; none where there is no file.
 
     Raises OSError.
     """

@@ -27,6 +27,11 @@ from yoked.lab.keeper import NAMESPACES, reap_for_ever
 LAB_FOLDERS = "/run/hosts"
 _SSH = "/run/yoked"
 _USER_NAMESPACE = "/run/yoked/user_namespace"
+# What bash, zsh and sh run for somebody who logs in, or whose command ssh brings.
+_START_FILES = (
+    *(".bashrc", ".bash_profile", ".bash_login", ".profile"),
+    *(".zshenv", ".zprofile", ".zshrc", ".zlogin"),
+)
 
 
 def main() -> None:
@@ -109,6 +114,8 @@ def _settle(config: dict[str, Any], first_time: bool) -> None:
         # What was changed on the host stays so over a reboot.
         if not os.path.exists(path) or first_time:
             _replace(path, text)
+    if first_time:
+        _forget_start_files(Path(config["home"]))
     for path in config["hidden"]:
         if os.path.isdir(path):
             syscalls.mount("tmpfs", path, "tmpfs", syscalls.MS_NOSUID, "mode=700")
@@ -121,6 +128,17 @@ def _settle(config: dict[str, Any], first_time: bool) -> None:
         # Port 22 and ping for programs that are no root; the settings are this network's own.
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
         Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0")
+
+
+def _forget_start_files(home: Path) -> None:
+    """Take the start files of the person's shells out of the host: they may wait, print or fail.
+
+    pyenv's waits a minute for a lock that a login which was cut off left behind.
+    """
+    for name in _START_FILES:
+        # There is none, or an ordinary user's overlay takes no change here (EOVERFLOW).
+        with contextlib.suppress(OSError):
+            os.unlink(home / name)
 
 
 def _make_user_namespace(user: list[int]) -> None:

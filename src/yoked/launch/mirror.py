@@ -323,14 +323,22 @@ def _created(path: Path) -> BinaryIO:
 
 
 def pieces(
-    client: AgentClient, path: str, offset: int, most_bytes: int, *, cut: bool = False
+    client: AgentClient,
+    path: str,
+    offset: int,
+    most_bytes: int,
+    *,
+    cut: bool = False,
+    timeout_s: float | None = None,
 ) -> Iterator[bytes]:
     """A file's content as it comes, from an offset on.
 
-    Where it is longer than most_bytes: HostError, or, cut, so much of it.
+    Where it is longer than most_bytes: HostError, or, cut, so much of it, and no more is sent.
+    timeout_s: the longest silence between two pieces; None: any.
     """
     left = most_bytes
-    for part in client.stream("file_read", path=path, offset=offset):
+    limit: dict[str, Any] = {"most_bytes": most_bytes} if cut else {}
+    for part in client.stream("file_read", timeout_s=timeout_s, path=path, offset=offset, **limit):
         if len(part.data) > left and not cut:
             raise fault("file-grew", path=path, host=client.host, most_bytes=most_bytes)
         piece = part.data[: max(left, 0)]

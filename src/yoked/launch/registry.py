@@ -361,6 +361,13 @@ def newest_starts(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
+def without_job(folders: Iterable[Path], records: Iterable[Record]) -> list[Path]:
+    """Those of a folder of runs that none of the records tells of."""
+    # A run of this machine is known by its folder, one of a fleet's may have been brought home.
+    known = {record.run_dir or record.name for record in records}
+    return [each for each in folders if known.isdisjoint((str(each.resolve()), each.name))]
+
+
 def newest_training(records: Iterable[Record]) -> str | None:
     """The run of `yoked train` that hosts of a fleet began last, and that goes on or can be
     resumed; None: none. records: theirs.

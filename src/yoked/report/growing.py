@@ -162,8 +162,9 @@ class GrowingMetrics:
         sample = self._lines.lines_at(_evenly(0, tail_at + begin, self._reading.sample))[1]
         raw = [each for each in sample if each[0] < tail_at + begin]
         last = _numbered(tail_at + begin, whole)
-        known = [(offset, _index(line)) for offset, line in _of_lines(raw + last)]
-        raw += self._around_evaluations(known, tail_at + begin)
+        if self.eval_every:
+            known = [(offset, _index(line)) for offset, line in _of_lines(raw + last)]
+            raw += self._around_evaluations(known, tail_at + begin, self.eval_every)
         found = _of_lines(sorted(set(raw)) + last)
         early = [(offset, line) for offset, line in found if offset < tail_at + begin]
         late = found[len(early) :]
@@ -179,13 +180,12 @@ class GrowingMetrics:
         return True
 
     def _around_evaluations(
-        self, known: Sequence[tuple[int, int]], end: int
+        self, known: Sequence[tuple[int, int]], end: int, every: int
     ) -> list[tuple[int, bytes]]:
         """Lines where evaluations must lie, by the places of the steps that are known."""
-        if not self.eval_every or len(known) < 2:
+        if len(known) < 2:
             return []
         first, last = known[0][1], known[-1][1]
-        every = self.eval_every
         numbers = range(first // every + 1, last // every + 1)
         stride = max(1, -(-len(numbers) // max(1, self._reading.evaluations)))
         steps = [step for _, step in known]

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.core.fs import write_bytes
+from yoked.ranks.spans import COLLECTIVES, MAIN, STEPS
 from yoked.trace.clocks import Alignment
 from yoked.trace.recorded import Exchange, RankTrace, Span
 
 # In the order in which a page shows them; the main thread stands between.
-_STEPS, _MAIN, _COLLECTIVES, _MESSAGES = "steps", "main", "collectives", "messages"
+_MESSAGES = "messages"
 # Less is the clocks' own error.
 _LATE_MS = 0.5
 # Threads of a process have numbers of their own.
@@ -58,7 +59,7 @@ def window_of(ranks: Sequence[RankTrace], alignment: Alignment, steps: int) -> W
     whole = [
         (_common_ns(first, alignment, span.began_ns), _common_ns(first, alignment, span.ended_ns))
         for span in first.spans
-        if span.track == _STEPS
+        if span.track == STEPS
     ]
     shown = [(begin, end) for begin, end in whole if begin >= began_ns and end <= ended_ns][:steps]
     if not shown:
@@ -155,17 +156,17 @@ def _tracks(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
     A receive is posted long before its message comes: among collectives they would hide those.
     """
     threads: dict[str, list[Span]] = {}
-    rows: dict[str, list[list[Span]]] = {_COLLECTIVES: [], _MESSAGES: []}
+    rows: dict[str, list[list[Span]]] = {COLLECTIVES: [], _MESSAGES: []}
     for span in sorted(spans, key=lambda span: (span.began_ns, -span.ended_ns)):
         if span.exchange is None:
             threads.setdefault(span.track, []).append(span)
             continue
-        own = rows[_MESSAGES if span.exchange.peers else _COLLECTIVES]
+        own = rows[_MESSAGES if span.exchange.peers else COLLECTIVES]
         free = next((row for row in own if row[-1].ended_ns <= span.began_ns), None)
         if free is None:
             own.append(free := [])
         free.append(span)
-    order = {_STEPS: 0, _MAIN: 1}
+    order = {STEPS: 0, MAIN: 1}
     return [
         *sorted(threads.items(), key=lambda each: (order.get(each[0], 2), each[0])),
         *(

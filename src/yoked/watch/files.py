@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from yoked.errors import YokedError
+from yoked.launch.mirror import pieces
 from yoked.remote.client import AgentClient, host_wrote
 from yoked.report.growing import Lines, LocalLines
 
@@ -74,17 +75,8 @@ class _HostLines:
             ]
 
     def part(self, offset: int, most_bytes: int) -> bytes:
-        pieces = self.client().stream(
-            "file_read",
-            timeout_s=PATIENCE_S,
-            path=self.path,
-            offset=offset,
-            most_bytes=most_bytes,
-        )
-        content = bytearray()
-        for piece in pieces:
-            content += piece.data[: most_bytes - len(content)]
-        return bytes(content)
+        came = pieces(self.client(), self.path, offset, most_bytes, cut=True, timeout_s=PATIENCE_S)
+        return b"".join(came)
 
 
 def read_object(files: RunFiles, name: str) -> dict[str, Any] | None:

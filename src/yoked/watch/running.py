@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median_high
 from typing import Any, TypeVar
 
 from yoked.agent.verdict import held_up_by
@@ -18,11 +19,12 @@ from yoked.launch.launching import line_of
 from yoked.launch.registry import Record, fault_line, warning_lines
 from yoked.report.figures import curve_of, figures_of
 from yoked.report.growing import GrowingMetrics, Reading
-from yoked.report.metrics import RunMetrics, StepLine
+from yoked.report.metrics import RANK_TIMES, RunMetrics, StepLine
 from yoked.report.run_record import Facts, Outcome, RunRecord
 from yoked.units import format_duration
 from yoked.watch.files import GrowingJournal, RunFiles, read_object, why
 from yoked.watch.view import (
+    NOW_STEPS,
     Level,
     LinkNow,
     Progress,
@@ -34,8 +36,6 @@ from yoked.watch.view import (
 
 _T = TypeVar("_T")
 
-# Of the last steps: where a rank's time goes now.
-_NOW_STEPS = 20
 # Of the time: who waits for less does not wait for anybody.
 _WAITS = 0.05
 _FACTS_AGAIN_S = 30.0
@@ -44,8 +44,8 @@ _FACTS_AGAIN_S = 30.0
 class WatchedRun:
     """A run, over or not.
 
-    files: None: its host does not answer, or a program of `yoked run` has none. most_bytes: of each
-    other journal; wire: what a link carries, in bits a second, by the names of its hosts.
+    most_bytes: of each journal but that of the steps; wire: what a link carries, in bits a second,
+    by the names of its hosts.
     """
 
     def __init__(
@@ -99,13 +99,11 @@ class WatchedRun:
         """As it is now. record: what its hosts tell; None: nobody is asked, as it is over, or no
         job of a host's. silent: hosts that do not answer, and why.
         """
-        state = self._outcome.state or "unknown"
-        if record is not None:
-            state = record.state
+        state = self._outcome.state if record is None else record.state
         active = record is not None and record.active
-        outcome = self._outcome if not active else Outcome()
-        if outcome.state is None and not active:
-            outcome = replace(outcome, state=None if state == "unknown" else state)
+        outcome = Outcome()
+        if not active:
+            outcome = replace(self._outcome, state=self._outcome.state or state)
         report = RunRecord(
             Path(self.name),
             replace(self._facts, run=self.name),
@@ -116,18 +114,19 @@ class WatchedRun:
             self._doctor,
         )
         figures = figures_of(report)
-        recent = _recent(list(self._metrics.recent))
+        steps = _alike(list(self._metrics.recent))
+        recent = _recent(steps)
         verdict = self._verdict(record, figures, silent) if active else _over(record, figures)
         if active:
             figures |= {"state": state, "verdict": verdict.text}
         return View(
             run=self.name,
-            state=state,
+            state=state or "unknown",
             active=active,
             time_s=time.time(),
             verdict=verdict,
             progress=self._progress(record),
-            ranks=self._ranks(record, recent),
+            ranks=self._ranks(record, steps[-NOW_STEPS:]),
             links=self._links(record),
             recent=recent,
             figures=figures,
@@ -139,11 +138,6 @@ class WatchedRun:
         """As `Watched` says."""
         found = self._metrics.between(first, last, points - points % 2 or 2)
         return curve_of(found.curve.buckets, len(found.ranks))
-
-    @property
-    def metrics(self) -> RunMetrics:
-        """What it measured, as far as it was read."""
-        return self._metrics.metrics
 
     # ---- the parts of a view
 
@@ -196,21 +190,25 @@ class WatchedRun:
             stage=_stage(record) if record is not None and active and last is None else "",
         )
 
-    def _ranks(self, record: Record | None, recent: RecentSteps) -> tuple[RankNow, ...]:
+    def _ranks(self, record: Record | None, steps: Sequence[StepLine]) -> tuple[RankNow, ...]:
+        now = RunMetrics()
+        for each in steps:
+            if all(each.by_rank.get(name) for name in RANK_TIMES):
+                now.add(each)
         # This machine has a name in the run's own record.
         hosts = [
             (self._facts.host_of(rank) or name) if name == HERE else name
             for rank, name in enumerate(_hosts(record))
         ] or [each.name for each in self._facts.hosts]
-        count = max(len(hosts), len(recent.wait_s), len(self._metrics.metrics.ranks))
-        told = _shares(record) if not recent.wait_s else {}
-        waited = _waited_for(recent)
+        count = max(len(hosts), len(self._metrics.metrics.ranks))
+        told = {} if now.ranks else _shares(record)
+        waited = _waited_for(now)
         memory = {each["rank"]: each["bytes"] for each in _told(record, "memory")}
         busy = {each["rank"]: each["doing"] for each in (record.busy if record else ())}
         blamed = {each.get("rank"): each for each in (record.held_up if record else ())}
         found = []
         for rank in range(count):
-            parts = _parts(recent, rank) or told.get(rank, {})
+            parts = _parts(now, rank) or told.get(rank, {})
             cause = blamed.get(rank)
             level: Level = "plain"
             if cause is not None:
@@ -292,61 +290,51 @@ def _shares(record: Record | None) -> dict[int, dict[str, float]]:
     return found
 
 
+def _alike(steps: Sequence[StepLine]) -> list[StepLine]:
+    """Those that as many ranks took as the newest."""
+    ranks = [len(each.by_rank.get("wait_s", ())) for each in steps]
+    return [each for each, count in zip(steps, ranks, strict=True) if count == ranks[-1]]
+
+
 def _recent(steps: Sequence[StepLine]) -> RecentSteps:
-    """Columns of the last steps that as many ranks took as the newest."""
+    """Columns of steps that are alike."""
     ranks = len(steps[-1].by_rank.get("wait_s", ())) if steps else 0
-    same = [each for each in steps if len(each.by_rank.get("wait_s", ())) == ranks]
 
     def by_rank(name: str) -> tuple[tuple[float, ...], ...]:
-        if not all(len(each.by_rank.get(name, ())) == ranks for each in same):
+        if not all(len(each.by_rank.get(name, ())) == ranks for each in steps):
             return ()
-        return tuple(zip(*(each.by_rank[name] for each in same), strict=True)) if ranks else ()
+        return tuple(zip(*(each.by_rank[name] for each in steps), strict=True)) if ranks else ()
 
     return RecentSteps(
-        step=tuple(each.step for each in same),
-        dt_s=tuple(each.dt_s for each in same),
-        tokens=tuple(each.tokens for each in same),
-        loss=tuple(each.loss for each in same),
+        step=tuple(each.step for each in steps),
+        dt_s=tuple(each.dt_s for each in steps),
+        tokens=tuple(each.tokens for each in steps),
+        loss=tuple(each.loss for each in steps),
         compute_s=by_rank("compute_s"),
         comm_s=by_rank("comm_s"),
         wait_s=by_rank("wait_s"),
     )
 
 
-def _parts(recent: RecentSteps, rank: int) -> dict[str, float]:
-    whole_s = sum(recent.dt_s[-_NOW_STEPS:])
-    columns = {"computes": recent.compute_s, "sends": recent.comm_s, "waits": recent.wait_s}
-    if not whole_s:
+def _parts(now: RunMetrics, rank: int) -> dict[str, float]:
+    """Where a rank's time went, in shares of it. now: the last steps."""
+    if not now.elapsed_s or rank >= len(now.ranks):
         return {}
-    return {
-        name: sum(column[rank][-_NOW_STEPS:]) / whole_s
-        for name, column in columns.items()
-        if rank < len(column)
-    }
+    sums = now.ranks[rank]
+    seconds = {"computes": sums.compute_s, "sends": sums.comm_s, "waits": sums.wait_s}
+    return {name: each_s / now.elapsed_s for name, each_s in seconds.items()}
 
 
-def _waited_for(recent: RecentSteps) -> dict[int, tuple[int, ...]]:
-    """By rank, those for which it waited in the last steps: who waits least is the last to come."""
-    waits = [column[-_NOW_STEPS:] for column in recent.wait_s]
-    whole_s = sum(recent.dt_s[-_NOW_STEPS:])
-    if len(waits) < 2 or not whole_s:
-        return {}
-    found: dict[int, dict[int, float]] = {rank: {} for rank in range(len(waits))}
-    for each in zip(*waits, strict=True):
-        last = min(range(len(each)), key=each.__getitem__)
-        for rank, wait_s in enumerate(each):
-            if rank != last:
-                found[rank][last] = found[rank].get(last, 0.0) + wait_s
-    return {
-        rank: tuple(
-            other
-            for other, wait_s in sorted(by_other.items(), key=lambda each: -each[1])
-            if wait_s >= _WAITS * whole_s
-        )
-        for rank, by_other in found.items()
-    }
+def _waited_for(now: RunMetrics) -> dict[int, tuple[int, ...]]:
+    """By rank, those for which it waited in the last steps, the longest first."""
+    found: dict[int, dict[int, float]] = {}
+    for slow, sums in enumerate(now.ranks):
+        for rank, wait_s in sums.kept_waiting_s.items():
+            if wait_s >= _WAITS * now.elapsed_s:
+                found.setdefault(rank, {})[slow] = wait_s
+    return {rank: tuple(sorted(by, key=lambda each: -by[each])) for rank, by in found.items()}
 
 
 def _median_step_s(steps: Sequence[StepLine]) -> float | None:
-    known = sorted(each.dt_s for each in steps[-_NOW_STEPS:] if each.dt_s)
-    return known[len(known) // 2] if known else None
+    known = [each.dt_s for each in steps[-NOW_STEPS:] if each.dt_s]
+    return median_high(known) if known else None

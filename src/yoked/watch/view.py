@@ -10,6 +10,8 @@ from typing import Any, Literal, Protocol
 Level = Literal["plain", "good", "warning", "bad"]
 # Of a step, in the order in which it is drawn; `other` is what is left of its time.
 PARTS = ("computes", "sends", "waits")
+# Of the last steps: where a rank's time goes now.
+NOW_STEPS = 20
 
 
 @dataclass(frozen=True)

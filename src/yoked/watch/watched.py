@@ -10,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from yoked.agent.jobfolder import ACTIVE
 from yoked.agent.jobstatus import training_progress
 from yoked.core.fs import read_json
 from yoked.errors import HostError, JobError, UsageError, YokedError
 from yoked.fleet.model import HERE
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import Hosts, reconnecting, require_all
-from yoked.launch.registry import Record, ask_state, joined, newest_starts, pick
+from yoked.launch.registry import Record, ask_state, joined, newest_starts, pick, without_job
 from yoked.probe.store import load_newest
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
@@ -49,7 +48,7 @@ class Watching:
         self, hosts: Hosts, runs_dir: Path, *, clock: Callable[[], float] = time.monotonic
     ):
         self._hosts, self._runs_dir, self._clock = hosts, runs_dir, clock
-        self._agents = _Agents(hosts)
+        self._agents = Agents(hosts)
         self._run: WatchedRun | None = None
         self._job: tuple[str, str] | None = None
         self._record: Record | None = None
@@ -60,15 +59,9 @@ class Watching:
 
     def runs(self) -> list[RunRow]:
         """As `Watched` says."""
-        self._hosts.connections.wait()
-        records = newest_starts(self._hosts.records())
+        records = self._records()
         rows = [_row(record) for record in records]
-        known = {record.run_dir or record.name for record in records}
-        rows += [
-            _row_of(folder)
-            for folder in list_runs(self._runs_dir)
-            if known.isdisjoint((str(folder.resolve()), folder.name))
-        ]
+        rows += [_row_of(each) for each in without_job(list_runs(self._runs_dir), records)]
         return sorted(rows, key=lambda row: row.when_s or 0.0, reverse=True)
 
     def begin(self, run: str | None) -> bool:
@@ -76,10 +69,14 @@ class Watching:
 
         Raises what `choose` raises.
         """
-        if run is None and not any(row.state in ACTIVE for row in self.runs()):
-            return False
-        self.choose(run)
-        return True
+        if run is not None:
+            self.choose(run)
+            return True
+        records = self._records()
+        if any(record.active for record in records):
+            self._choose_record(pick(records, None))
+            return True
+        return False
 
     def close(self) -> None:
         """Close the connections that were made here."""
@@ -93,10 +90,8 @@ class Watching:
         folder = Path(run) if run is not None else None
         if folder is not None and len(folder.parts) > 1 and folder.is_dir():
             return self._choose_folder(run)
-        self._hosts.connections.wait()
-        records = newest_starts(self._hosts.records())
         try:
-            record = pick(records, run)
+            record = pick(self._records(), run)
         except UsageError as none:
             try:
                 return self._choose_folder(run)
@@ -160,6 +155,11 @@ class Watching:
         return f"{handle.record.name}: {handle.record.state}"
 
     # ---- which run
+
+    def _records(self) -> list[Record]:
+        """The runs of the hosts, once each host has answered or failed."""
+        self._hosts.connections.wait()
+        return newest_starts(self._hosts.records())
 
     def _require(self) -> WatchedRun:
         if self._run is None:
@@ -258,15 +258,17 @@ class Watching:
         return Cost(rate, MOST_BYTES_PER_S, self._opened_bytes)
 
 
-class _Agents:
+class Agents:
     """The hosts' agents; one that is lost is connected to again, beside what goes on."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._reconnect = reconnecting(hosts.fleet)
         self._own: dict[str, AgentClient] = {}
-        self._lost: dict[str, float] = {}
+        self._lost: set[str] = set()
         self._why: dict[str, str] = {}
+        self._ended = threading.Event()
+        # Of connections that another one followed.
         self._received = 0
 
     @property
@@ -278,8 +280,8 @@ class _Agents:
     @property
     def received_bytes(self) -> int:
         """What all of them have sent so far."""
-        known = {**self._hosts.clients, **self._own}
-        return self._received + sum(client.received_bytes for client in known.values())
+        known = (*self._hosts.clients.values(), *self._own.values())
+        return self._received + sum(client.received_bytes for client in known)
 
     def client(self, host: str) -> AgentClient:
         """The agent of a host. Raises HostError where there is none now."""
@@ -296,28 +298,32 @@ class _Agents:
     def lost(self, host: str) -> None:
         """Its connection has ended: another one is tried, again and again."""
         if host not in self._lost:
-            self._lost[host] = time.monotonic()
+            self._lost.add(host)
             threading.Thread(target=self._again, args=(host,), daemon=True).start()
 
     def _again(self, host: str) -> None:
-        while True:
+        while not self._ended.is_set():
             try:
                 client = self._reconnect(host, CONNECT_TIMEOUT_S)
             except YokedError as problem:
                 self._why[host] = why(problem)
-                time.sleep(_RECONNECT_EVERY_S)
+                self._ended.wait(_RECONNECT_EVERY_S)
                 continue
+            if self._ended.is_set():
+                client.close()
+                return
             former = self._own.pop(host, None)
             if former is not None:
                 self._received += former.received_bytes
                 former.close()
             self._own[host] = client
             self._why.pop(host, None)
-            self._lost.pop(host, None)
+            self._lost.discard(host)
             return
 
     def close(self) -> None:
-        """Close the connections that were made here."""
+        """Close the connections that were made here, and make no more."""
+        self._ended.set()
         for client in self._own.values():
             client.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.hosts import reach_hosts
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
+from yoked.watch import watched
 from yoked.watch.files import GrowingJournal, HostFiles, read_object
 from yoked.watch.watched import Watching
 
@@ -44,9 +46,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def watching(runs: Path) -> Iterator[Watching]:
     with reach_hosts(Fleet("here", (Host(HERE),), Path("yoked.toml")), print) as hosts:
-        watched = Watching(hosts, runs)
-        yield watched
-        watched.close()
+        each = Watching(hosts, runs)
+        yield each
+        each.close()
 
 
 def test_runs_are_listed_and_one_that_is_over_is_shown(runs: Path, watching: Watching) -> None:
@@ -121,6 +123,23 @@ def test_what_an_agent_sends_is_counted(tmp_path: Path, agent: AgentClient) -> N
     before = agent.received_bytes
     HostFiles(lambda: agent, str(tmp_path)).journal("m").part(0, 4_000)
     assert 4_000 <= agent.received_bytes - before < 4_500
+
+
+def test_the_count_goes_on_over_a_new_connection(
+    runs: Path, agent: AgentClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "reconnecting", lambda _: lambda *_: agent)
+    with reach_hosts(Fleet("here", (Host(HERE),), Path("yoked.toml")), print) as hosts:
+        agents = watched.Agents(hosts)
+        hosts.connections.wait()
+        hosts.records()
+        before, of_the_new = agents.received_bytes, agent.received_bytes
+        assert before
+        agents.lost(HERE)
+        while HERE not in agents.clients:
+            time.sleep(0.01)
+        assert agents.client(HERE) is agent
+        assert agents.received_bytes == before + of_the_new
 
 
 def test_of_a_long_journal_the_last_objects_are_kept(tmp_path: Path) -> None:

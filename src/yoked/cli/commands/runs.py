@@ -20,7 +20,7 @@ from yoked.core.schema import decode
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.launch.listing import MOST_JSON_BYTES
-from yoked.launch.registry import Record, fault_line, newest_starts
+from yoked.launch.registry import Record, fault_line, newest_starts, without_job
 from yoked.runs import list_runs
 from yoked.table import table
 from yoked.units import format_duration, plural
@@ -46,13 +46,7 @@ def command(
         unreachable = hosts.unreachable
     newest = newest_starts(records)
     rows = [_describe(record) for record in newest]
-    # A run of this machine is known by its folder, one of a fleet's may have been brought home.
-    known = {record.run_dir or record.name for record in newest}
-    rows += [
-        _describe_folder(path)
-        for path in list_runs(runs_dir)
-        if known.isdisjoint((str(path.resolve()), path.name))
-    ]
+    rows += [_describe_folder(path) for path in without_job(list_runs(runs_dir), newest)]
     rows.sort(key=lambda row: row["started_s"], reverse=True)
     for row in rows:
         row["listeners"] = listeners.get(row["run"], [])

@@ -88,7 +88,7 @@ def command(
 
 
 def _record(handle: RunHandle, steps: int, wait_s: int, output: Output, flag: str) -> Recorded:
-    """What the ranks recorded: now, or last. Raises JobError where there is nothing."""
+    """The ranks' records, made now, or the last ones. Raises JobError where there are none."""
     from yoked.trace.recorded import MOST_BYTES
 
     run = handle.record
@@ -143,7 +143,7 @@ def _default_path(handle: RunHandle) -> Path:
 
 
 def _read(came: Recorded, output: Output) -> list[RankTrace]:
-    """What ranks recorded; one that wrote something else is named, and left out."""
+    """The records, read. A rank that wrote something else is named, and left out."""
     from yoked.trace.recorded import read_trace
 
     ranks = []
@@ -163,7 +163,7 @@ def _read(came: Recorded, output: Output) -> list[RankTrace]:
 def _told(
     handle: RunHandle, ranks: Sequence[RankTrace], alignment: Alignment, window: Window
 ) -> dict[str, Any]:
-    """What is said of a trace, with --json and in its file."""
+    """The figures of a trace, for --json and its file."""
     apart_s = alignment.apart_s
     return {
         "run": handle.record.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -106,5 +107,8 @@ def _require(*modules: str) -> None:
         names = " ".join(missing)
         raise YokedError(
             f"this view needs what is not installed here: {names}",
-            fix=(f"{sys.executable} -m pip install {names}", "yoked watch --once    needs none"),
+            fix=(
+                f"{quote(sys.executable)} -m pip install {names}",
+                "yoked watch --once    needs none",
+            ),
         )

@@ -1,4 +1,4 @@
-"""Whether hosts have, and take, what the program here is made of and asks them for."""
+"""Whether hosts have all that the program here needs: its own files, and what it asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = (made_of, beside, asked, wanted, wanted_files)
 
 @check(
     "program-needs",
-    question="Does each host get, and have, what the program here is made of and asks it for?",
+    question="Does each host have all that the program here needs?",
     reads=("controller", "torch", "facts", "health.asked", "need.data", "health.data",
            "health.clock", "health.environment"),
     severity="error",

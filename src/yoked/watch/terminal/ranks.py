@@ -10,12 +10,10 @@ from yoked.text import one_line
 from yoked.units import format_bytes, format_duration, listed
 from yoked.watch.terminal.charts import sparks
 from yoked.watch.terminal.ink import LEVEL_STYLES, MARKS, Line, Span, padded
-from yoked.watch.view import PARTS, RankNow, View
+from yoked.watch.view import NOW_STEPS, PARTS, RankNow, View
 
 GLYPHS = {"computes": "█", "sends": "▒", "waits": "░", "other": "·"}
 _MOST_NAME = 16
-# Of which a rank's parts are, at most.
-_NOW_STEPS = 20
 
 
 def ranks(
@@ -51,7 +49,7 @@ class _RankPlan:
         stands = any(each.level == "bad" for each in view.ranks)
         wait_s = () if stands else view.recent.wait_s
         self._tails = {each.rank: _tail(each, wait_s) for each in view.ranks}
-        steps = min(len(view.recent.step), _NOW_STEPS)
+        steps = min(len(view.recent.step), NOW_STEPS)
         self._span = f"last {steps} steps" if steps else "last steps"
         if not view.progress.step:
             self._span = "last 20 s"
@@ -141,7 +139,7 @@ def _tail(now: RankNow, wait_s: Sequence[Sequence[float]]) -> str:
     known = wait_s[now.rank] if now.rank < len(wait_s) else ()
     waits = [f"for {listed(map(str, now.waits_for))}"] if now.waits_for else []
     if known and not now.doing:
-        last = known[-_NOW_STEPS:]
+        last = known[-NOW_STEPS:]
         waits.insert(0, format_duration(sum(last) / len(last)))
     said = [one_line(now.doing)] if now.doing else []
     return ", ".join([*said, *([" ".join(["waits", *waits])] if waits else [])])

@@ -164,23 +164,27 @@ def links(view: View, width: int, rows: int, *, bars: bool = True) -> list[Line]
     return [line((f" {heading}  ", "strong"), ("use of the wire", "dim")), *body]
 
 
+def _share(link: LinkNow) -> float | None:
+    """Of the wire; None: that was not measured."""
+    return link.bits_per_s / link.wire_bits_per_s if link.wire_bits_per_s else None
+
+
 def _use(link: LinkNow) -> float:
-    """Share of the wire; where that was not measured, below all that was."""
-    return (
-        link.bits_per_s / link.wire_bits_per_s
-        if link.wire_bits_per_s
-        else -1 / (1 + link.bits_per_s)
-    )
+    """The share, to sort by: without one, below all that have one."""
+    share = _share(link)
+    return -1 / (1 + link.bits_per_s) if share is None else share
 
 
 def _used(link: LinkNow) -> str:
-    return f"{link.bits_per_s / link.wire_bits_per_s:.0%}" if link.wire_bits_per_s else ""
+    share = _share(link)
+    return "" if share is None else f"{share:.0%}"
 
 
 def _use_bar(link: LinkNow, cells: int) -> str:
-    if not link.wire_bits_per_s:
+    share = _share(link)
+    if share is None:
         return " " * cells
-    used = min(max(round(link.bits_per_s / link.wire_bits_per_s * cells), 0), cells)
+    used = min(max(round(share * cells), 0), cells)
     return "▒" * used + "·" * (cells - used)
 
 
@@ -202,8 +206,8 @@ def events(view: View, width: int, rows: int, *, fixes: bool = False) -> list[Li
             texts += [f"{' ' * cell_len(when)}  fix: {fix}" for fix in each["fix"]]
         for place, text in enumerate(texts):
             mark = MARKS[level] if not place else "  "
-            shown = text if fixes else fit(one_line(text), max(width - 4, 1))
-            lines.append(line(" ", (mark, LEVEL_STYLES[level]), " ", shown))
+            told = text if fixes else fit(one_line(text), max(width - 4, 1))
+            lines.append(line(" ", (mark, LEVEL_STYLES[level]), " ", told))
     return lines
 
 
