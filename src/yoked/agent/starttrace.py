@@ -59,6 +59,8 @@ PROOFS = {
     "finds": "command -v python3 > /dev/null",
 }
 _LIMIT_S, _ONE_S = 12.0, 4.0
+# From SIGTERM to SIGKILL.
+_TO_END_S = 1.0
 # A command of a start file that takes this long is felt at each login.
 _LONG_S = 1.0
 _MOST_COMMANDS, _LONGEST = 20_000, 120
@@ -181,11 +183,27 @@ class StartFiles:
             except subprocess.TimeoutExpired:
                 late, status = True, 1
             finally:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _end(process)
             commands, ended = _read(trace)
         return _Run(commands, ended, ok=status == 0 and not late, late=late)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the shell and all that it started.
+
+    By SIGTERM first: what a start file calls (pyenv's rehash, for one) gives back its lock in a
+    trap, and with the lock left there every login would wait.
+    """
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGTERM)
+        until_s = time.monotonic() + _TO_END_S
+        while time.monotonic() < until_s:
+            process.poll()
+            # OSError: none is left.
+            os.killpg(process.pid, 0)
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _read(trace: Path) -> tuple[list[Command], bool]:

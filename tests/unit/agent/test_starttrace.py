@@ -28,6 +28,28 @@ def bashrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / ".bashrc"
 
 
+def test_what_is_ended_for_want_of_time_gives_back_its_lock(bashrc: Path) -> None:
+    """As pyenv's rehash: with its lock left there every login waits for a minute."""
+    lock, program = bashrc.with_name("lock"), bashrc.with_name("rehash")
+    program.write_text(f"set -C; : > {lock} || exit; trap 'rm {lock}' EXIT; sleep 60\n")
+    bashrc.write_text(f"bash {program}\n")
+
+    commands = StartFiles(limit_s=1.0).commands()
+
+    assert commands[-1].words == f"bash {program}"
+    assert not lock.exists()
+
+
+def test_what_does_not_end_is_killed(bashrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starttrace, "_TO_END_S", 0.2)
+    told = bashrc.with_name("told")
+    bashrc.write_text(f"trap '' TERM\n(trap '' TERM; echo $BASHPID > {told}; sleep 61)\n")
+
+    StartFiles(limit_s=1.0).commands()
+
+    assert not Path("/proc", told.read_text().strip()).exists()
+
+
 ASKS = 'read -r -t 1 -p "Load?" X; [ "$X" = y ] && . /x'
 GUARD = '[ -z "$PS1" ] && return'
 
