@@ -233,6 +233,14 @@ LINKS = {
         template("put the line of the key, its .pub on the machine that logs in, into {about}"),
         by_hand=True,
     ),
+    "key-broken": Link(
+        "the line of the key is broken: lines {line} to {about} of {file} are to be one",
+        template("sed -i.yoked '{line}{{:a;{about}!{{N;ba;}};s/\\n//g;}}' {file}"),
+    ),
+    "key-broken-words": Link(
+        "the line of the key is broken: lines {line} to {about} of {file} are to be one",
+        template("sed -i.yoked '{line}{{:a;{about}!{{N;ba;}};s/\\n/ /g;}}' {file}"),
+    ),
     "key-command": Link(
         "the line of the key runs `{about}` in the place of any command ({file}, line {line})",
         template('sed -i.yoked {line}\'s/command="[^"]*",* *//\' {file}'),

@@ -260,6 +260,24 @@ options() {
     limited=$allowed
 }
 
+# A line with a key that an editor or a terminal has broken. $1: its file; $2: what the lines had between them.
+broken() {
+    number=0 begun=0
+    while IFS= read -r text || [ -n "$text" ]; do
+        number=$((number + 1))
+        case $text in
+            '' | '#'*) begun=0 ;;
+            *ssh-* | *ecdsa-* | *sk-*) begun=$number joined=$text ;;
+            *)
+                [ $begun != 0 ] || continue
+                joined=$joined$2$text
+                echo "$joined" | ssh-keygen -lf - 2> /dev/null | grep -qF "$key" || continue
+                [ -z "$2" ] || no key-broken-words $number "$1" $begun
+                no key-broken $number "$1" $begun ;;
+        esac
+    done < "$1"
+}
+
 files='' found='' limited=
 for each in $(setting authorizedkeysfile | sed "s|%h|$home|g; s|%u|$user|g; s|%%|%|g"); do
     case $each in none) continue ;; /*) ;; *) each=$home/$each ;; esac
@@ -303,6 +321,9 @@ if [ -n "$key" ] && [ -z "$found" ] && [ -z "$elsewhere" ]; then
         [ "${command:-none}" = none ] || no key-missing "$command"
         no_setting no-keys-file 'AuthorizedKeysFile none' AuthorizedKeysFile
     fi
+    for each in $files; do
+        [ ! -f "$each" ] || { broken "$each" ''; broken "$each" ' '; }
+    done
     each=$home/.ssh/authorized_keys
     ! ssh-keygen -lf "$each" 2> /dev/null | grep -qF "$key" || no_setting keys-file "$files" AuthorizedKeysFile
     no key-missing "$files"

@@ -79,7 +79,7 @@ esac
 KEYGEN = """\
 for file; do :; done
 case $* in
-    "-lf -") read -r key; [ -z "$key" ] || echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
+    "-lf -") read -r key; [ "${key#*ssh-ed25519 AAAA}" = "$key" ] || echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
     *-lf*) echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
     *) echo k > "$file"; echo k > "$file.pub" ;;
 esac
@@ -258,6 +258,14 @@ def must_change(system: System) -> None:
 
 def not_in_files(system: System) -> None:
     system.write("print", "SHA256:another")
+
+
+def wrapped(system: System) -> None:
+    system.write("keys", "# mine\nssh-ed25519 A\nAA\nA me\n")
+
+
+def wrapped_at_a_blank(system: System) -> None:
+    system.write("keys", "ssh-rsa BBBB you\nssh-ed25519\nAAAA\nme\n")
 
 
 def from_elsewhere(system: System) -> None:
@@ -523,6 +531,8 @@ def redirected(system: System) -> None:
         (locked, "locked", "", 0),
         (must_change, "change-password", "", 0),
         (not_in_files, "key-missing", "keys", 0),
+        (wrapped, "key-broken", "4", 2),
+        (wrapped_at_a_blank, "key-broken-words", "3", 2),
         (from_elsewhere, "key-from", "172.31.255.7", 2),
         (forced_by_key, "key-command", "internal-sftp", 1),
         (loose, "key-mode", ".ssh", 0),

@@ -303,8 +303,13 @@ CAUSES: Mapping[SshKind, Mapping[str, Cause]] = {
         "agent-lacks": Cause(
             f"that is the public half alone, and no agent has the other one: {_HERE}",
             here(
-                "ssh-add -l    lists what the agent has, if there is one: start it, and `ssh-add "
-                "KEY`; one that {config} names stands in: {ssh_g} | grep -i identityagent"
+                "{ssh_g} | grep -i identityfile    have {config} name the private half there, "
+                "without .pub"
+            ),
+            here(
+                "or, where an agent is to have it: ssh-add -l    lists what that has: start it, "
+                "and `ssh-add KEY`; one that {config} names stands in: {ssh_g} | grep -i "
+                "identityagent"
             ),
         ),
         "too-many": Cause(
