@@ -79,7 +79,8 @@ esac
 KEYGEN = """\
 for file; do :; done
 case $* in
-    "-lf -") read -r key; [ "${key#*ssh-ed25519 AAAA}" = "$key" ] || echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
+    "-lf -") read -r key; case $key in
+        *"ssh-ed25519 AAAA"*) echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;; esac ;;
     *-lf*) echo "256 $(cat "$YOKED_ROOT/print") x (ED25519)" ;;
     *) echo k > "$file"; echo k > "$file.pub" ;;
 esac
