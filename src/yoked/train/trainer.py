@@ -159,6 +159,7 @@ class Trainer:
         self.buffers.zero_grad()
         row_grads = self.sync.begin_step(batch)  # receives are posted before anything is sent
         self.lm_head.begin_step(batch)
+        self.optimizer.catch_up(dict.fromkeys(row_grads))
 
         nats, pending = 0.0, deque[Pending]()  # backward passes that wait behind the last lm_head
         for group in batch.head_groups(together=self.lm_head.grouped):
@@ -222,6 +223,7 @@ class Trainer:
     def drain(self) -> None:
         """Until nothing of the last step is in flight, and parameters are as placed. Collective."""
         self.sync.drain()
+        self.optimizer.catch_up_all()
 
     def gather_weights(self) -> None:
         """Until all ranks hold all weights as they are now. Collective."""

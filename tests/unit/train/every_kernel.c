@@ -37,6 +37,9 @@ static bf16 cut(float x) {
                                  int64_t, int64_t, int64_t, int64_t);                             \
     void yoked_adamw_##S##_rows(T *, const float *, T *, T *, const int32_t *, const float *,     \
                                 int64_t, int64_t, int64_t);                                       \
+    void yoked_adamw_##S##_idle_rows(T *, const float *, T *, T *, const int64_t *,               \
+                                     const int32_t *, const float *, int64_t, int64_t, int64_t,   \
+                                     int64_t, int64_t);                                           \
     void yoked_relu_square_##S(const T *, T *, int64_t, int64_t);                                 \
     void yoked_relu_square_backward_##S(const T *, const T *, T *, int64_t, int64_t);             \
     void yoked_rms_norm_##S(const T *, T *, int64_t, int64_t, int64_t, float);                    \
@@ -92,6 +95,18 @@ DECLARE(bf16, bf16)
         say("adamw_" #S, KIND, x, sizeof x);                                                      \
         say("adamw_first_" #S, KIND, first, sizeof first);                                        \
         say("adamw_second_" #S, KIND, second, sizeof second);                                     \
+        /* A row that has moved, one whose momentum is nearly gone, and one with a gradient. */   \
+        const int64_t idle[2] = {1, 5}, used[1] = {3};                                            \
+        const int32_t behind[ROWS] = {0, 3, 0, 2, 0, 3};                                          \
+        const float ring[18] = {0.999f, 0.1f, 0.05f, 0.3f, 1e-10f, 0.004f, 0.998f, 0.1f, 0.05f,   \
+                                0.1f, 1e-10f, 0.003f, 0.997f, 0.1f, 0.05f, 0.2f, 1e-10f, 0.002f}; \
+        for (int i = 5 * WIDTH; i < 6 * WIDTH; i++) memset(first + i, 0, sizeof(T));              \
+        yoked_adamw_##S##_idle_rows(x, 0, first, second, idle, behind, ring, 0, 2, WIDTH, 0, 3);  \
+        yoked_adamw_##S##_idle_rows(x, gradient, first, second, used, behind, ring, 0, 1, WIDTH,  \
+                                    0, 3);                                                        \
+        say("adamw_" #S "_idle", KIND, x, sizeof x);                                              \
+        say("adamw_" #S "_idle_first", KIND, first, sizeof first);                                \
+        say("adamw_" #S "_idle_second", KIND, second, sizeof second);                             \
     }
 PASSES(float, f32, 'f')
 PASSES(bf16, bf16, 'b')

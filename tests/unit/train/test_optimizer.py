@@ -73,12 +73,14 @@ def take_steps(optimizer: MuonAdamW, steps: range) -> None:
 
 
 def weights(optimizer: MuonAdamW) -> dict[str, Tensor]:
+    optimizer.catch_up_all()
     return {name: p.detach().clone() for name, p in optimizer.buffers.parameters.items()}
 
 
 def whole_state(*optimizers: MuonAdamW) -> dict:
     whole: dict[str, Tensor] = {}
     for one in optimizers:
+        one.catch_up_all()
         state = TrainState(Communicator(), torch.device("cpu"))
         one.register(state)
         whole |= {n: e.tensor for n, e in state.entries.items() if e.tensor is not None}

@@ -162,6 +162,7 @@ def _architecture_flags() -> list[str]:
 _FUNCTIONS = {
     "softcap_block_{}": (5, "iii"),
     "adamw_{}_rows": (6, "i"),
+    "adamw_{}_idle_rows": (7, "iii"),
     "relu_square_{}": (2, ""),
     "relu_square_backward_{}": (3, ""),
     "rms_norm_{}": (2, "if"),
@@ -276,6 +277,29 @@ def adamw_rows(
     rows, width = parameter.shape
     tensors = (parameter, gradient, first, second, slot, coefficients)
     _run("adamw_{}_rows", tensors, rows, width, grain=GRAIN // width)
+
+
+def adamw_idle_rows(
+    parameter: Tensor,
+    gradient: Tensor | None,
+    first: Tensor,
+    second: Tensor,
+    rows: Tensor,
+    behind: Tensor,
+    ring: Tensor,
+    newest: int,
+) -> None:
+    """Some steps of AdamW at once, in place, on rows of a (V, C) parameter; moments are like it.
+
+    rows: (U,) int64, each once. behind: (V,) int32, steps that a row is behind, of which the
+    newest has its gradient, the others none; gradient: (U, C) fp32; None: that one has none either.
+    ring: (L, 6) fp32, the `coefficients` of the last L steps; newest: the place of the last.
+    """
+    width, length = parameter.size(1), len(ring)
+    tensors = (parameter, gradient, first, second, rows, behind, ring)
+    # grain: a row may have many steps to take.
+    numbers = (width, newest, length)
+    _run("adamw_{}_idle_rows", tensors, len(rows), *numbers, grain=GRAIN // width // 8)
 
 
 def relu_square(x: Tensor) -> Tensor:

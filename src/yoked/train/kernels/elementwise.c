@@ -189,6 +189,88 @@ SOFTCAP_BLOCK(yoked_softcap_block_bf16, bf16, bf16, size_bf16, from_bf16, to_bf1
 ADAMW(adamw_f32, float, KEEP, KEEP)
 ADAMW(adamw_bf16, bf16, from_bf16, to_bf16)
 
+/* The same for some rows of a table that are steps behind: those steps, whose gradient was zero, one
+ * after the other; with `gradient`, whose row i is that of rows[i], the newest step has it.
+ * behind[row]: steps; ring: what each of the last `length` steps multiplied with. Between two steps
+ * numbers are rounded to the table's type, as if they had been stored.
+ *
+ * A weight stands still once its momentum moves it by less than a quarter of the distance to the
+ * next float: only its decay goes on, and the root and the divisions need not be computed. Without
+ * gradients a momentum falls faster than the root of its second moment, so from then on it stays so.
+ * `most` bounds what can grow: the step size, and the correction of the second moment. A momentum
+ * that is so small that rounding keeps it from falling moves no weight of STILL_ABOVE. */
+enum { IDLE_BLOCK = 64 };
+#define STILL_BELOW 0x1p-26f
+#define STILL_ABOVE 1e-18f
+#define ADAMW_IDLE(NAME, TYPE, LOAD, STORE)                                                     \
+    static inline __attribute__((always_inline)) void NAME##_idle(                              \
+        TYPE *p, TYPE *first, TYPE *second, int64_t count,                                      \
+                            const float *ring, int64_t begin, int64_t steps, int64_t length,    \
+                            const float *grows) {                                               \
+        float w[IDLE_BLOCK], m[IDLE_BLOCK], v[IDLE_BLOCK];                                      \
+        int moves = 1;                                                                          \
+        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                 \
+            w[i] = LOAD(p[i]), m[i] = LOAD(first[i]), v[i] = LOAD(second[i]);                   \
+        for (int64_t s = 0, at = begin; s < steps; s++, at = at + 1 < length ? at + 1 : 0) {    \
+            const float *c = ring + at * 6;                                                     \
+            const float keep = c[0], one_minus_beta1 = c[1], one_minus_beta2 = c[2];            \
+            const float bias2 = c[3], eps = c[4], step_size = c[5];                             \
+            if (!moves) {                                                                       \
+                _Pragma("omp simd") for (int64_t i = 0; i < count; i++) {                       \
+                    w[i] = LOAD(STORE(w[i] * keep));                                            \
+                    m[i] = LOAD(STORE(m[i] + one_minus_beta1 * (0.0f - m[i])));                 \
+                    v[i] = LOAD(STORE(v[i] + one_minus_beta2 * (0.0f - v[i])));                 \
+                }                                                                               \
+                continue;                                                                       \
+            }                                                                                   \
+            const float most = grows[at];                                                       \
+            moves = 0;                                                                          \
+            _Pragma("omp simd reduction(| : moves)") for (int64_t i = 0; i < count; i++) {      \
+                float a = m[i] + one_minus_beta1 * (0.0f - m[i]);                               \
+                float b = v[i] + one_minus_beta2 * (0.0f - v[i]);                               \
+                float update = a / (__builtin_sqrtf(b / bias2) + eps), kept = w[i] * keep;      \
+                float size = __builtin_fabsf(kept);                                             \
+                moves |= !(__builtin_fabsf(update) * most < size * STILL_BELOW) |               \
+                         !(size > STILL_ABOVE);                                                 \
+                w[i] = LOAD(STORE(kept - step_size * update));                                  \
+                m[i] = LOAD(STORE(a));                                                          \
+                v[i] = LOAD(STORE(b));                                                          \
+            }                                                                                   \
+        }                                                                                       \
+        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                 \
+            p[i] = STORE(w[i]), first[i] = STORE(m[i]), second[i] = STORE(v[i]);                \
+    }                                                                                           \
+    void yoked_##NAME##_idle_rows(TYPE *p, const float *gradient, TYPE *first, TYPE *second,    \
+                                  const int64_t *rows, const int32_t *behind,                   \
+                                  const float *ring, int64_t start, int64_t stop,               \
+                                  int64_t width, int64_t newest, int64_t length) {              \
+        float most_step = 0.0f;                                                                 \
+        for (int64_t s = 0; s < length; s++)                                                    \
+            most_step = ring[s * 6 + 5] > most_step ? ring[s * 6 + 5] : most_step;              \
+        float grows[length];                                                                    \
+        for (int64_t s = 0; s < length; s++)                                                    \
+            grows[s] = most_step * __builtin_sqrtf(ring[newest * 6 + 3] / ring[s * 6 + 3]);     \
+        for (int64_t i = start; i < stop; i++) {                                                \
+            const int64_t at = rows[i] * width, steps = behind[rows[i]] - (gradient != 0);      \
+            const int64_t first_step = newest + 1 - behind[rows[i]];                            \
+            const int64_t begin = first_step < 0 ? first_step + length : first_step;            \
+            for (int64_t c = 0; steps > 0 && c < width; c += IDLE_BLOCK) {                      \
+                if (width - c >= IDLE_BLOCK)                                                    \
+                    NAME##_idle(p + at + c, first + at + c, second + at + c, IDLE_BLOCK, ring,  \
+                                begin, steps, length, grows);                                   \
+                else                                                                            \
+                    NAME##_idle(p + at + c, first + at + c, second + at + c, width - c, ring,   \
+                                begin, steps, length, grows);                                   \
+            }                                                                                   \
+            if (gradient)                                                                       \
+                NAME(p + at, gradient + i * width, first + at, second + at, width,              \
+                     ring + newest * 6, 1);                                                     \
+        }                                                                                       \
+    }
+
+ADAMW_IDLE(adamw_f32, float, KEEP, KEEP)
+ADAMW_IDLE(adamw_bf16, bf16, from_bf16, to_bf16)
+
 /* relu(x)^2 and its gradient, one pass each; NaN stays NaN, as in PyTorch. */
 #define RELU_SQUARE(NAME, TYPE, LOAD, STORE)                                                    \
     void yoked_relu_square_##NAME(const TYPE *x, TYPE *y, int64_t start, int64_t stop) {        \

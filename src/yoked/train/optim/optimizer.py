@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from yoked.train.model.linear import MatmulBackend
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import MUON, GroupSettings
+from yoked.train.optim.idle_rows import IdleRows, Table
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.optim.schedule import Schedule
@@ -45,11 +46,37 @@ class MuonAdamW:
         updated = {name: buffers.parameters[name].data for name in buffers.adamw_names}
         self.exp_avg = {name: torch.zeros_like(values) for name, values in updated.items()}
         self.exp_avg_sq = {name: torch.zeros_like(values) for name, values in updated.items()}
+        self._idle_rows = self._put_off()
         self.owned = [bucket for bucket in buffers.buckets if bucket.owner == rank]
         self.momentum = {
             bucket: torch.zeros_like(bucket.view(buffers.matrices)) for bucket in self.owned
         }
         self.second_moment = {bucket: self.empty_second_moment(bucket) for bucket in self.owned}
+
+    def _put_off(self) -> IdleRows | None:
+        """Where steps of rows without a gradient may wait; None: where the compiled pass cannot."""
+        tables = {
+            name: Table(
+                self.buffers.parameters[name].data,
+                self.exp_avg[name],
+                self.exp_avg_sq[name],
+                group.name,
+            )
+            for group in self.buffers.adamw_groups
+            for name in group.names
+            if name in self.buffers.table_widths
+        }
+        return IdleRows(tables) if all(table.usable for table in tables.values()) else None
+
+    def catch_up(self, row_grads: Iterable[RowGrads]) -> None:
+        """Before rows of the tables are read: those for which gradients are to come."""
+        if self._idle_rows is not None:
+            self._idle_rows.catch_up(each.rows for each in row_grads)
+
+    def catch_up_all(self) -> None:
+        """Before anybody else reads the tables or their moments."""
+        if self._idle_rows is not None:
+            self._idle_rows.catch_up_all()
 
     @torch.no_grad()
     def step_adamw(self, step: int, row_grads: RowGrads) -> None:
@@ -59,13 +86,17 @@ class MuonAdamW:
         """
         self.num_updates += 1
         lr_factor = self.schedule.learning_rate(step)
+        by_group: dict[str, Tensor] = {}
         for group in self.buffers.adamw_groups:
             settings = self.settings[group.name]
             lr, decay = settings["lr"] * lr_factor, settings["weight_decay"]
             scalars = coefficients(self.num_updates, lr, settings["betas"], decay)
             # Once a group: every copy to a GPU waits for it.
             scalars = scalars.to(self.buffers.parameters[group.names[0]].device)
+            by_group[group.name] = scalars
             for name in group.names:
+                if self._idle_rows is not None and name in row_grads.tables:
+                    continue
                 rows = self.buffers.own_rows(name)
                 table = row_grads.tables.get(name)  # (U, C); None: its gradient is dense
                 adamw_update(
@@ -76,6 +107,8 @@ class MuonAdamW:
                     scalars,
                     None if table is None else row_grads.row_index,
                 )
+        if self._idle_rows is not None:
+            self._idle_rows.step(by_group, row_grads)
 
     @torch.no_grad()
     def step_bucket(self, step: int, bucket: Bucket) -> None:

@@ -104,6 +104,7 @@ def test_parts_that_move_take_weight_and_moments_along(on_ranks):
     alone = TINY.trainer(Communicator(), [1.0])
     for step in range(6):
         alone.step(step)
+    alone.drain()
 
     assert all(sums == moved[0][0] for sums, _ in moved)
     names = list(alone.buffers.parameters)
