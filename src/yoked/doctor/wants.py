@@ -70,6 +70,8 @@ _GIVEN = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
     r"|YOKED_\w+|HOME|PATH|USER|LOGNAME|SHELL|PWD"
 )
+# Of these the launcher knows the value, and a line of the program does not.
+_LAUNCHED = re.compile(r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)")
 _LOOKS = frozenset({"which", "exists", "is_file", "isfile", "is_dir", "isdir", "system"})
 _HANDLES = frozenset({"KeyError", "LookupError", "OSError", "FileNotFoundError",
                       "FileExistsError", "Exception", "BaseException"})  # fmt: skip
@@ -83,7 +85,8 @@ def asks(sources: Mapping[str, str]) -> Asks:
     read; writes: paths in folders that have to be there; rewrites: in folders that it may make;
     creates: what must not be there yet; above: names of files for which it looks in the folders
     above its own; programs; libraries; ports; hosts; hub, torch_hub, nltk: by what names the
-    caches of those have it; asserts: calls in an assert that do something; shuffled: sets out of
+    caches of those have it; overwrites: of what a launcher tells a rank, what the program sets to a
+    value of its own; asserts: calls in an assert that do something; shuffled: sets out of
     which names of files are taken as they come. Of paths from the program's own folder, fills:
     folders into which it writes and that it does not make; beyond: what lies outside (../x).
     """
@@ -151,6 +154,10 @@ class _Source:
         self._paths = Paths(tree)
         nodes = self._paths.nodes
         self._guarded = set(_guarded(nodes))
+        # What is done where it was asked for a variable first.
+        self._questioned = {inner for node in nodes if isinstance(node, ast.If) and any(
+            called(each) in ("os.environ", "environ") for each in ast.walk(node.test)
+        ) for part in (*node.body, *node.orelse) for inner in ast.walk(part)}  # fmt: skip
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         self._sorted = {inner for node in calls if called(node.func) in _IN_ANY_ORDER
                         for each in node.args for inner in ast.walk(each)}  # fmt: skip
@@ -168,6 +175,8 @@ class _Source:
             told: Iterator[tuple[str, str]] = iter(())
             if isinstance(node, ast.Subscript):
                 told = self._of_subscript(node)
+            elif isinstance(node, ast.Assign):
+                told = self._of_assignment(node)
             elif isinstance(node, ast.Compare):
                 told = self._of_comparison(node)
             elif isinstance(node, ast.Assert):
@@ -185,6 +194,15 @@ class _Source:
                 yield "sets", name
             elif _VARIABLE.fullmatch(name):
                 yield ("settings" if node in self._guarded else "variables"), name
+
+    def _of_assignment(self, node: ast.Assign) -> Iterator[tuple[str, str]]:
+        """What a launcher tells a rank, and the program sets without a question."""
+        for each in node.targets:
+            if isinstance(each, ast.Subscript) and called(each.value) in ("os.environ", "environ"):
+                name = _text(each.slice) or ""
+                is_own = _text(node.value) is not None and node not in self._questioned
+                if is_own and _LAUNCHED.fullmatch(name):
+                    yield "overwrites", name
 
     def _of_assert(self, node: ast.Assert) -> Iterator[tuple[str, str]]:
         """What is done in an assert, and not only asked."""

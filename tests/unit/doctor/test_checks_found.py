@@ -509,6 +509,8 @@ CASES = (
     Case("unlike-variables", said("health/environment/TORCH_DIST_INIT_BARRIER", "1")),
     Case("unlike-variables", said("health/environment/ONEDNN_DEFAULT_FPMATH_MODE", "BF16"),
          severity="warning"),
+    Case("unlike-variables", said(
+        "health/environment/TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1"), severity="warning"),
     Case("unlike-variables", said("health/environment/DATA_DIR", "/srv/old"), severity="warning"),
     Case("shell-variables", said("health/environment/RANK", "5"), severity="warning"),
     Case("shell-variables", said("health/environment/GLOO_SOCKET_IFNAME", "docker0"),
@@ -866,6 +868,7 @@ CASES = (
         "asks": {"fills": {"out": "train.py:7"}}, "left_folders": ["out"]}), (),
         severity="warning"),
     Case("program-needs", lambda: asked("beyond", "../rows"), (), severity="warning"),
+    Case("program-needs", lambda: asked("overwrites", "MASTER_ADDR"), (), severity="warning"),
     Case("program-needs", lambda: asked("shuffled", "set(found)"), (), severity="warning"),
     # what an interpreter takes in
     Case("unlike-python", lambda: taken(garage={
@@ -1382,7 +1385,7 @@ def test_a_world_that_fails_has_the_variables_that_are_not_alike(
     snapshot: SnapshotAssertion,
 ) -> None:
     failed = World(ok=False, took_s=5.0, said={"garage": "timed out"}, reason="no world")
-    seen = replace(said("health/environment/TORCH_OF_TOMORROW", "1")(), world=failed)
+    seen = replace(said("health/environment/OPENSSL_OF_TOMORROW", "1")(), world=failed)
 
     (found,) = findings_of(seen)
 

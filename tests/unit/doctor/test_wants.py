@@ -50,6 +50,7 @@ def kinds(source: str) -> dict[str, list[str]]:
             "def names(f):\n    found = os.listdir(f)\n    return list(set(found))",
             {"shuffled": ["set(found)"]},
         ),
+        ("os.environ['MASTER_ADDR'] = 'localhost'", {"overwrites": ["MASTER_ADDR"]}),
         (
             "while f:\n    open(os.path.join(f, '.env'))\n    f = os.path.dirname(f)",
             {"above": [".env"]},
@@ -67,6 +68,9 @@ def test_what_is_used_is_asked_for(source: str, found: dict[str, list[str]]) -> 
         "print('see /rows/a.txt')",
         "os.environ['ROWS'] = '1'\nos.environ['ROWS']",
         "os.environ['RANK']",
+        "os.environ['MASTER_PORT'] = port",
+        "os.environ.setdefault('MASTER_ADDR', 'localhost')",
+        "if 'RANK' not in os.environ:\n    os.environ['MASTER_ADDR'] = 'localhost'",
         "os.makedirs('/rows')\nopen('/rows/a.json', 'w')\nopen('/rows/a.json')",
         "os.makedirs('out', exist_ok=True)\nopen('out/a.txt', 'w')",
         "(Path(__file__).parent / 'out').mkdir()\nopen(Path(__file__).parent / 'out' / 'a', 'w')",

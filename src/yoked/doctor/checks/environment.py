@@ -42,6 +42,8 @@ _OFF = ("0", "false", "no", "off")
 # By these numbers are computed otherwise.
 _NUMBERS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE",
             "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")  # fmt: skip
+# What torch does otherwise by them is told where hosts differ; their folders may.
+_OF_TORCH = re.compile(r"(?!\w*(HOME|DIR|CACHE|LOG|LOGS|TRACE)$)(PY)?TORCH_\w+")
 # By which programs find their data; those of desktops are of other things.
 _DATA = re.compile(r"(?!XDG_|YOKED_)(\w+_)?DATA(SET)?S?(_(DIR|PATH|ROOT|HOME|FOLDER))?")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
@@ -155,6 +157,8 @@ def gloo_transport(seen: Examination) -> Iterator[Match]:
         "numbers": "the same rows give other gradients there, and nobody says so",
         "data": "a program that looks there for its data reads other rows on some hosts, and "
         "nobody says so",
+        "torch": "torch does something otherwise there, and a program that goes well on the others "
+        "may fail",
         "places": "libraries place threads or memory by it: ranks there may be slower than the "
         "others, or end where those go on",
     },
@@ -164,7 +168,8 @@ def gloo_transport(seen: Examination) -> Iterator[Match]:
     "of the hosts: these ranks send messages that the others do not expect. NCCL's count where all "
     "hosts train on GPUs; values that are the default count nowhere. Of variables that compute "
     "numbers otherwise, name a folder of data, or place threads and memory (GOMP_CPU_AFFINITY, "
-    "MALLOC_CHECK_, GLIBC_TUNABLES) on some hosts alone, it is a warning.",
+    "MALLOC_CHECK_, GLIBC_TUNABLES) on some hosts alone, it is a warning; so it is of torch's own "
+    "(TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD).",
     on_cluster="Slurm exports the submitting shell's variables to all nodes, so it cannot "
     "occur; with ssh it can.",
     explains=("debug-variables", "world-failed"),
@@ -207,6 +212,8 @@ def _must_agree(name: str, *, on_gpus: bool) -> str | None:
         return ""
     if name in _NUMBERS:
         return "numbers"
+    if _OF_TORCH.fullmatch(name):
+        return "torch"
     if _PLACES.fullmatch(name) and name not in (*_THREADS, *_INSTRUCTIONS):
         return "places"
     return "data" if _DATA.fullmatch(name) else None

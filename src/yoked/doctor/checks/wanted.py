@@ -36,6 +36,8 @@ SAW = {
     "is here would stay here, by git's rules",
     "shuffled": "names of files are taken out of a set as they come, at {place}: `{name}`; that is "
     "another order in each process",
+    "overwrites": "the program sets {name} to a value of its own at {place}; the launcher's is "
+    "lost",
     "beyond": "{name}, which the program reads at {place}, lies outside of the program's folder, "
     "and would stay here",
 }
@@ -53,6 +55,7 @@ WHY = {
         ("fills", "beyond"), "`No such file or directory` on every host, though it is found here"
     ),
     "shuffled": "a program that deals names out by rank has some files read twice and others never",
+    "overwrites": "ranks of other hosts wait where nobody is, or take themselves for each other",
 }
 _SEND_ALONG = by_hand_later("yoked run --env {name} ...    sends the one of this shell along")
 _MENDS = {
@@ -82,6 +85,9 @@ _MENDS = {
         "travel"
     ),
     "shuffled": by_hand_later("have {place} take sorted(...) of the set"),
+    "overwrites": by_hand_later(
+        "take that line out at {place}; or, for a start by hand, have it use os.environ.setdefault"
+    ),
     "beyond": by_hand_later(
         "move it into the program's folder, or `yoked push` it to the hosts and name that folder "
         "at {place}"
@@ -176,7 +182,7 @@ def in_any_place(seen: Examination) -> Iterator[Match]:
     left = at(seen.controller, "left_folders") or ()
     seeds = {mapping(part(host, "environment")).get("PYTHONHASHSEED") for host in seen.up}
     is_shuffled = bool(seeds & {None, "random"})
-    for how in ("fills", "shuffled", "beyond"):
+    for how in ("fills", "shuffled", "overwrites", "beyond"):
         for name, place in asked(seen, how):
             if {"fills": name in left, "shuffled": is_shuffled}.get(how, True):
                 yield wanting(how, name, place, (), _MENDS[how])
