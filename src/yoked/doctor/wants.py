@@ -86,9 +86,10 @@ def asks(sources: Mapping[str, str]) -> Asks:
     creates: what must not be there yet; above: names of files for which it looks in the folders
     above its own; programs; libraries; ports; hosts; hub, torch_hub, nltk: by what names the
     caches of those have it; overwrites: of what a launcher tells a rank, what the program sets to a
-    value of its own; asserts: calls in an assert that do something; shuffled: sets out of
-    which names of files are taken as they come. Of paths from the program's own folder, fills:
-    folders into which it writes and that it does not make; beyond: what lies outside (../x).
+    value of its own; dealt: what is dealt out by the number of a rank on its host; asserts: calls
+    in an assert that do something; shuffled: sets out of which names of files are taken as they
+    come. Of paths from the program's own folder, fills: folders into which it writes and that it
+    does not make; beyond: what lies outside (../x).
     """
     found: Asks = {}
     left = _MOST_CHARS
@@ -154,6 +155,9 @@ class _Source:
         self._paths = Paths(tree)
         nodes = self._paths.nodes
         self._guarded = set(_guarded(nodes))
+        self._local_ranks = {called(target) for node in nodes if isinstance(node, ast.Assign)
+                             and any(map(_reads_local_rank, ast.walk(node.value)))
+                             for target in node.targets} - {""}  # fmt: skip
         # What is done where it was asked for a variable first.
         self._questioned = {inner for node in nodes if isinstance(node, ast.If) and any(
             called(each) in ("os.environ", "environ") for each in ast.walk(node.test)
@@ -174,7 +178,7 @@ class _Source:
             line = getattr(node, "lineno", 0)
             told: Iterator[tuple[str, str]] = iter(())
             if isinstance(node, ast.Subscript):
-                told = self._of_subscript(node)
+                told = chain(self._of_subscript(node), self._of_slice(node))
             elif isinstance(node, ast.Assign):
                 told = self._of_assignment(node)
             elif isinstance(node, ast.Compare):
@@ -194,6 +198,17 @@ class _Source:
                 yield "sets", name
             elif _VARIABLE.fullmatch(name):
                 yield ("settings" if node in self._guarded else "variables"), name
+
+    def _of_slice(self, node: ast.Subscript) -> Iterator[tuple[str, str]]:
+        """Every n-th from the number of a rank on its host, which each host counts from 0."""
+        each = node.slice
+        if isinstance(each, ast.Slice) and each.lower and each.step and self._is_local(each.lower):
+            yield "dealt", ast.unparse(node)[:_LONGEST]
+
+    def _is_local(self, value: ast.expr) -> bool:
+        """Whether LOCAL_RANK is read in it, or a variable that got it."""
+        return any(_reads_local_rank(each) or called(each) in self._local_ranks
+                   for each in ast.walk(value))  # fmt: skip
 
     def _of_assignment(self, node: ast.Assign) -> Iterator[tuple[str, str]]:
         """What a launcher tells a rank, and the program sets without a question."""
@@ -306,6 +321,10 @@ class _Source:
             if told is not None:
                 found = _opened(*told, "r", guarded=False)
                 yield from ((kind, path) for kind, path in found if kind == "reads")
+
+
+def _reads_local_rank(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "LOCAL_RANK"
 
 
 def _listed(node: ast.Call) -> list[ast.expr]:

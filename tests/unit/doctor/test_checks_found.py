@@ -869,6 +869,7 @@ CASES = (
         severity="warning"),
     Case("program-needs", lambda: asked("beyond", "../rows"), (), severity="warning"),
     Case("program-needs", lambda: asked("overwrites", "MASTER_ADDR"), (), severity="warning"),
+    Case("program-needs", lambda: asked("dealt", "names[local::world]"), (), severity="warning"),
     Case("program-needs", lambda: asked("shuffled", "set(found)"), (), severity="warning"),
     # what an interpreter takes in
     Case("unlike-python", lambda: taken(garage={

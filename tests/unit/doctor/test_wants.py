@@ -52,6 +52,10 @@ def kinds(source: str) -> dict[str, list[str]]:
         ),
         ("os.environ['MASTER_ADDR'] = 'localhost'", {"overwrites": ["MASTER_ADDR"]}),
         (
+            "local = int(os.environ['LOCAL_RANK'])\nmine = names[local::world]",
+            {"dealt": ["names[local::world]"]},
+        ),
+        (
             "while f:\n    open(os.path.join(f, '.env'))\n    f = os.path.dirname(f)",
             {"above": [".env"]},
         ),
@@ -69,6 +73,7 @@ def test_what_is_used_is_asked_for(source: str, found: dict[str, list[str]]) -> 
         "os.environ['ROWS'] = '1'\nos.environ['ROWS']",
         "os.environ['RANK']",
         "os.environ['MASTER_PORT'] = port",
+        "local = int(os.environ['LOCAL_RANK'])\nmine = names[rank::world]\ndevices[local]",
         "os.environ.setdefault('MASTER_ADDR', 'localhost')",
         "if 'RANK' not in os.environ:\n    os.environ['MASTER_ADDR'] = 'localhost'",
         "os.makedirs('/rows')\nopen('/rows/a.json', 'w')\nopen('/rows/a.json')",

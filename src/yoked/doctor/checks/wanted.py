@@ -38,6 +38,7 @@ SAW = {
     "another order in each process",
     "overwrites": "the program sets {name} to a value of its own at {place}; the launcher's is "
     "lost",
+    "dealt": "`{name}` at {place} deals out by LOCAL_RANK, which each host counts from 0",
     "beyond": "{name}, which the program reads at {place}, lies outside of the program's folder, "
     "and would stay here",
 }
@@ -54,7 +55,10 @@ WHY = {
     **dict.fromkeys(
         ("fills", "beyond"), "`No such file or directory` on every host, though it is found here"
     ),
-    "shuffled": "a program that deals names out by rank has some files read twice and others never",
+    **dict.fromkeys(
+        ("shuffled", "dealt"),
+        "a program that deals names out by rank has some files read twice and others never",
+    ),
     "overwrites": "ranks of other hosts wait where nobody is, or take themselves for each other",
 }
 _SEND_ALONG = by_hand_later("yoked run --env {name} ...    sends the one of this shell along")
@@ -88,6 +92,7 @@ _MENDS = {
     "overwrites": by_hand_later(
         "take that line out at {place}; or, for a start by hand, have it use os.environ.setdefault"
     ),
+    "dealt": by_hand_later("take RANK at {place}, in the place of LOCAL_RANK"),
     "beyond": by_hand_later(
         "move it into the program's folder, or `yoked push` it to the hosts and name that folder "
         "at {place}"
@@ -182,7 +187,7 @@ def in_any_place(seen: Examination) -> Iterator[Match]:
     left = at(seen.controller, "left_folders") or ()
     seeds = {mapping(part(host, "environment")).get("PYTHONHASHSEED") for host in seen.up}
     is_shuffled = bool(seeds & {None, "random"})
-    for how in ("fills", "shuffled", "overwrites", "beyond"):
+    for how in ("fills", "shuffled", "overwrites", "dealt", "beyond"):
         for name, place in asked(seen, how):
             if {"fills": name in left, "shuffled": is_shuffled}.get(how, True):
                 yield wanting(how, name, place, (), _MENDS[how])
