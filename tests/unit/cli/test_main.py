@@ -23,6 +23,20 @@ HEAVY = ("torch", "numpy", "pyarrow", "matplotlib")
 REPOSITORY = Path(__file__).parents[3]
 
 
+def test_ctrl_c_is_told_as_such_while_the_command_line_is_still_being_imported() -> None:
+    program = (
+        "import sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'cyclopts': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from yoked.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["data", "--help"]])
 def test_help_loads_no_heavy_package(argv: list[str]) -> None:
     program = (
