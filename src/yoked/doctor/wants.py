@@ -72,6 +72,10 @@ _GIVEN = re.compile(
 )
 # Of these the launcher knows the value, and a line of the program does not.
 _LAUNCHED = re.compile(r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)")
+_STOPS = frozenset({"breakpoint", "pdb.set_trace", "ipdb.set_trace", "input"})
+# A condition that holds on one rank of all; on one of each host it is another matter.
+_ONE_RANK = re.compile(r"\b(global_)?rank\b|get_rank\(|RANK|\bis_(main|master)\w*", re.IGNORECASE)
+_LOOKS_AT = frozenset({"exists", "isfile", "is_file"})
 _LOOKS = frozenset({"which", "exists", "is_file", "isfile", "is_dir", "isdir", "system"})
 _HANDLES = frozenset({"KeyError", "LookupError", "OSError", "FileNotFoundError",
                       "FileExistsError", "Exception", "BaseException"})  # fmt: skip
@@ -86,10 +90,12 @@ def asks(sources: Mapping[str, str]) -> Asks:
     creates: what must not be there yet; above: names of files for which it looks in the folders
     above its own; programs; libraries; ports; hosts; hub, torch_hub, nltk: by what names the
     caches of those have it; overwrites: of what a launcher tells a rank, what the program sets to a
-    value of its own; dealt: what is dealt out by the number of a rank on its host; asserts: calls
-    in an assert that do something; shuffled: sets out of which names of files are taken as they
-    come. Of paths from the program's own folder, fills: folders into which it writes and that it
-    does not make; beyond: what lies outside (../x).
+    value of its own; dealt: what is dealt out by the number of a rank on its host; stops: calls
+    that wait for somebody at a terminal; resumes: paths at which it looks, and from which it goes
+    on; by_one: paths in its own folder that rank 0 writes and others read; asserts: calls in an
+    assert that do something; shuffled: sets out of which names of files are taken as they come. Of
+    paths from the program's own folder, fills: folders into which it writes and that it does not
+    make; beyond: what lies outside (../x).
     """
     found: Asks = {}
     left = _MOST_CHARS
@@ -108,7 +114,13 @@ def asks(sources: Mapping[str, str]) -> Asks:
     # Who asks whether it is there can do without it.
     for each in set(needed) & set(found.get("settings", {})):
         del needed[each]
+    by_one, by_all = found.pop("written_by_one", {}), found.pop("read_by_all", {})
+    looks, loads = found.pop("looks", {}), found.pop("loads", {})
+    found["by_one"] = {path: by_all[path] for path in by_one
+                       if path in by_all and not path.startswith(("/", "~"))}  # fmt: skip
     _leave_own(found)
+    found["resumes"] = {path: place for path, place in looks.items() if path in loads
+                        and path.startswith(("/", "~")) and path not in found["reads"]}  # fmt: skip
     return {kind: dict(list(names.items())[:MOST_ASKED]) for kind, names in found.items() if names}
 
 
@@ -155,6 +167,9 @@ class _Source:
         self._paths = Paths(tree)
         nodes = self._paths.nodes
         self._guarded = set(_guarded(nodes))
+        self._of_one_rank = {inner for node in nodes
+                             if isinstance(node, ast.If) and _holds_on_one(node.test)
+                             for part in node.body for inner in ast.walk(part)}  # fmt: skip
         self._local_ranks = {called(target) for node in nodes if isinstance(node, ast.Assign)
                              and any(map(_reads_local_rank, ast.walk(node.value)))
                              for target in node.targets} - {""}  # fmt: skip
@@ -260,10 +275,14 @@ class _Source:
                 yield "programs", program
             if last in ("CDLL", "LoadLibrary", "PyDLL") and first and _LIBRARY.fullmatch(first):
                 yield "libraries", first
+            if full in _STOPS:
+                yield "stops", full
         yield from self._of_net(node, last, first)
         yield from _of_caches(full, last, first)
         yield from self._of_defaults(node) if last == "add_argument" else ()
         yield from self._of_paths(node, last)
+        for path in self._whole_paths(node):
+            yield from self._of_one(node, last, path)
 
     def _of_net(self, node: ast.Call, last: str, first: str | None) -> Iterator[tuple[str, str]]:
         listens = last == "bind" or _SERVES.fullmatch(last) is not None
@@ -312,6 +331,32 @@ class _Source:
             for path, is_whole in filter(None, (*given, own)):
                 yield from _opened(path, is_whole, "r", guarded=False)
 
+    def _of_one(self, node: ast.Call, last: str, path: str) -> Iterator[tuple[str, str]]:
+        """What decides where ranks begin, and who has a file."""
+        if last in _LOOKS_AT:
+            yield "looks", path
+        writes = _CHANGES.fullmatch(last) or (
+            last == "open" and set(_mode(node, has_receiver=self._has_path(node))) & set("wax+")
+        )
+        if writes and node in self._of_one_rank:
+            yield "written_by_one", _below(path)
+        elif not writes and last not in _LOOKS_AT and (last == "open" or _READS.fullmatch(last)):
+            yield "loads", path
+            if node not in self._of_one_rank and node not in self._guarded:
+                yield "read_by_all", _below(path)
+
+    def _whole_paths(self, node: ast.Call) -> Iterator[str]:
+        """The paths that a call takes, or is a method of, as far as they are known whole."""
+        owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        for each in (*owner, *node.args, *(each.value for each in node.keywords)):
+            told = self._paths.of(each)
+            if told is not None and told[1]:
+                yield told[0]
+
+    def _has_path(self, node: ast.Call) -> bool:
+        """Whether it is a method of a path."""
+        return isinstance(node.func, ast.Attribute) and self._paths.of(node.func.value) is not None
+
     def _of_defaults(self, node: ast.Call) -> Iterator[tuple[str, str]]:
         """Paths that a flag has by default: whoever gives another has it on all hosts alike."""
         if _IS_WRITTEN.search(first_text(node) or ""):
@@ -321,6 +366,11 @@ class _Source:
             if told is not None:
                 found = _opened(*told, "r", guarded=False)
                 yield from ((kind, path) for kind, path in found if kind == "reads")
+
+
+def _holds_on_one(test: ast.expr) -> bool:
+    said = ast.unparse(test)
+    return _ONE_RANK.search(said) is not None and "local" not in said.lower()
 
 
 def _reads_local_rank(node: ast.AST) -> bool:
@@ -445,7 +495,7 @@ def to_hosts(found: Asks) -> dict[str, list[str]]:
 
     told = {
         "variables": both("variables", "settings"),
-        "files": both("reads", "reads_below", "links"),
+        "files": both("reads", "reads_below", "links", "resumes"),
         "writes": both("writes", "rewrites", "links"),
         **{kind: list(found.get(kind, ())) for kind in _AS_THEY_ARE},
     }

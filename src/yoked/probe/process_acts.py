@@ -79,6 +79,7 @@ def acts(modules: Sequence[str] = ()) -> dict[str, Act]:
         "clock": _clock,
         "md5": lambda: require(importlib.import_module("hashlib").md5(b"").digest(), "none"),
         "certificates": _certificates,
+        "locale": _locale,
         **{f"module-{name}": functools.partial(_module, name) for name in (*_MODULES, *modules)},
     }
     if sys.platform.startswith("linux"):
@@ -361,6 +362,22 @@ def _certificates() -> None:
         # SSL_CERT_DIR may name several.
         if value and not any(Path(each).exists() for each in value.split(os.pathsep)):
             raise FailedError(f"{name} names {value[:80]}, which is not there", variables=[name])
+    # Each context that has Python's own settings opens it.
+    log = os.environ.get("SSLKEYLOGFILE")
+    if log and not os.access(log if Path(log).exists() else Path(log).parent, os.W_OK):
+        said = f"SSLKEYLOGFILE names {log[:80]}, which cannot be written"
+        raise FailedError(said, variables=["SSLKEYLOGFILE"])
+
+
+def _locale() -> None:
+    import locale
+
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+    except locale.Error as problem:
+        named = [each for each in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(each)][:1]
+        wanted = "".join(f": {each}={os.environ[each][:80]}" for each in named)
+        raise FailedError(f"{problem}{wanted}", variables=named) from None
 
 
 def _module(name: str) -> None:

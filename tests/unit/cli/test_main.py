@@ -33,7 +33,8 @@ def test_ctrl_c_is_told_as_such_while_the_command_line_is_still_being_imported()
         "from yoked.__main__ import main\n"
         "sys.exit(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 

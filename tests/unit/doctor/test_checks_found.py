@@ -847,6 +847,11 @@ CASES = (
     Case("program-needs", lambda: asked(
         "reads", "/rows", "files", attic=ROWS, study=ROWS, garage={
         "kind": "unreadable", "problem": "EACCES"}), severity="warning"),
+    Case("program-needs", lambda: asked("reads", "/rows", "files",
+         attic={**ROWS, "entries": {"gr\u00f6\u00dfen.csv": "8", "2.txt": "9"}},
+         study={**ROWS, "entries": {"gr\u00f6\u00dfen.csv": "8", "2.txt": "9"}},
+         garage={**ROWS, "entries": {"gro\u0308\u00dfen.csv": "8", "2.txt": "9"}}),
+         severity="warning"),
     Case("program-needs", lambda: asked(
         "above", ".env", attic=MISSING, study=MISSING, garage={**A_FILE, "path": "/home/ada/.env"}),
          severity="warning"),
@@ -869,6 +874,11 @@ CASES = (
         severity="warning"),
     Case("program-needs", lambda: asked("beyond", "../rows"), (), severity="warning"),
     Case("program-needs", lambda: asked("overwrites", "MASTER_ADDR"), (), severity="warning"),
+    Case("program-needs", lambda: asked("stops", "breakpoint"), (), severity="warning"),
+    Case("program-needs", lambda: asked("by_one", "rows.txt"), (), severity="warning"),
+    Case("program-needs", lambda: asked(
+        "resumes", "~/ckpt/last.pt", "files", attic=A_FILE, garage=MISSING, study=MISSING),
+        ("garage", "study"), severity="warning"),
     Case("program-needs", lambda: asked("dealt", "names[local::world]"), (), severity="warning"),
     Case("program-needs", lambda: asked("shuffled", "set(found)"), (), severity="warning"),
     # what an interpreter takes in

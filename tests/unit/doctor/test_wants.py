@@ -50,6 +50,15 @@ def kinds(source: str) -> dict[str, list[str]]:
             "def names(f):\n    found = os.listdir(f)\n    return list(set(found))",
             {"shuffled": ["set(found)"]},
         ),
+        ("for row in rows:\n    breakpoint()", {"stops": ["breakpoint"]}),
+        (
+            "if rank == 0:\n    open('rows.txt', 'w').write(text)\nrows = open('rows.txt').read()",
+            {"by_one": ["rows.txt"]},
+        ),
+        (
+            "L = os.path.expanduser('~/last.pt')\nif exists(L):\n    load(L)\ntorch.save(net, L)",
+            {"resumes": ["~/last.pt"], "writes": ["~/last.pt"]},
+        ),
         ("os.environ['MASTER_ADDR'] = 'localhost'", {"overwrites": ["MASTER_ADDR"]}),
         (
             "local = int(os.environ['LOCAL_RANK'])\nmine = names[local::world]",
@@ -73,6 +82,9 @@ def test_what_is_used_is_asked_for(source: str, found: dict[str, list[str]]) -> 
         "os.environ['ROWS'] = '1'\nos.environ['ROWS']",
         "os.environ['RANK']",
         "os.environ['MASTER_PORT'] = port",
+        "if local_rank == 0:\n    open('a.txt', 'w').write(text)\nrows = open('a.txt').read()",
+        "if rank == 0:\n    open('log.txt', 'w').write(text)\n    open('log.txt').read()",
+        "if rank == 0:\n    torch.save(n, 'a.pt')\nif exists('a.pt'):\n    torch.load('a.pt')",
         "local = int(os.environ['LOCAL_RANK'])\nmine = names[rank::world]\ndevices[local]",
         "os.environ.setdefault('MASTER_ADDR', 'localhost')",
         "if 'RANK' not in os.environ:\n    os.environ['MASTER_ADDR'] = 'localhost'",

@@ -156,6 +156,14 @@ def test_certificates_that_a_variable_names_in_vain_are_told(home: Path) -> None
     assert "/gone/ca.pem" in told["certificates"]["said"]
 
 
+def test_a_locale_and_a_log_of_keys_that_are_not_there_are_told(home: Path) -> None:
+    told = tried(home, LC_ALL="xx_YY.UTF-8", SSLKEYLOGFILE="/gone/keys.log")["failed"]
+
+    assert told["locale"]["variables"] == ["LC_ALL"]
+    assert "xx_YY.UTF-8" in told["locale"]["said"]
+    assert told["certificates"]["variables"] == ["SSLKEYLOGFILE"]
+
+
 @LINUX
 def test_a_limit_is_told_with_the_act_that_meets_it(home: Path) -> None:
     def few() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, LiteralString
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.environment import lines_out, shown_places, take_out, where_set
@@ -42,6 +42,7 @@ _OTHERS = {
     "user": "learn its user's name (getpass.getuser)",
     "md5": "compute an MD5",
     "certificates": "check certificates",
+    "locale": "take the locale that its login names (setlocale)",
     "secure": "find libraries by LD_LIBRARY_PATH",
     "memfd": "have a file in memory (memfd_create)",
     "inotify": "watch a file (inotify)",
@@ -74,7 +75,14 @@ _FOLDERS = {
 _SPARED = ("module-bz2", "module-lzma", "module-sqlite3", "module-uuid")
 # Those that an act may find to be to blame.
 _VARIABLES = ("http_proxy", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
-              "CURL_CA_BUNDLE")  # fmt: skip
+              "CURL_CA_BUNDLE", "SSLKEYLOGFILE", "LC_ALL", "LC_CTYPE", "LANG")  # fmt: skip
+# What else helps where a variable is to blame.
+_ELSE: Mapping[str, LiteralString] = {
+    "locale": "or, where that language is wanted, make it: `sudo dpkg-reconfigure locales`, or the "
+    "langpack of the distribution; `locale -a` lists those that are there",
+    "request": "or, where that proxy is needed, behind it: export "
+    "no_proxy=localhost,127.0.0.1,::1, and the addresses of all hosts",
+}
 _NO_FAMILY = "Address family not supported"
 # Where these answer, it is a filter of system calls that does.
 _FILTERED = ("PermissionError", "Operation not permitted", "Function not implemented", "SIGSYS",
@@ -262,12 +270,8 @@ def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]
     yield from _with_another_python(host, act, failure)
     variables = [each for each in failure.get("variables") or () if each in _VARIABLES]
     yield from take_out(host, variables)
-    if act == "request" and variables:
-        yield by_hand(
-            host.name,
-            "or, where that proxy is needed, behind it: export no_proxy=localhost,127.0.0.1,::1, "
-            "and the addresses of all hosts",
-        )
+    if variables and act in _ELSE:
+        yield by_hand(host.name, _ELSE[act])
     if letter := failure.get("limit"):
         look = by_hand(
             host.name,
@@ -298,6 +302,11 @@ def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]
     is_of_shm = act in ("semaphore", "shared-memory")
     if is_of_shm and (is_closed or "No space" in str(failure["said"])):
         yield grow_shared_memory(host.name)
+        yield by_hand(
+            host.name,
+            "ls -lt /dev/shm    lists what fills it: what no program has open may go; `fuser -v "
+            "/dev/shm/NAME`",
+        )
     if mount := failure.get("mount"):
         yield by_hand(
             host.name,

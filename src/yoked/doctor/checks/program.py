@@ -10,7 +10,7 @@ from yoked.doctor.checks.asked import in_other_order, in_other_zones
 from yoked.doctor.checks.beside import taken_for_another
 from yoked.doctor.checks.made_of import in_the_folder
 from yoked.doctor.checks.wanted import caches, in_any_place, ports, programs, variables
-from yoked.doctor.checks.wanted_files import above, files, written
+from yoked.doctor.checks.wanted_files import above, files, resumed, written
 from yoked.records.examination import Examination
 
 _PARTS = (made_of, beside, asked, wanted, wanted_files)
@@ -62,6 +62,7 @@ def program_needs(seen: Examination) -> Iterator[Match]:
     yield from in_other_zones(seen)
     yield from variables(seen)
     yield from files(seen)
+    yield from resumed(seen)
     yield from above(seen)
     yield from written(seen)
     yield from programs(seen)

@@ -39,6 +39,8 @@ SAW = {
     "overwrites": "the program sets {name} to a value of its own at {place}; the launcher's is "
     "lost",
     "dealt": "`{name}` at {place} deals out by LOCAL_RANK, which each host counts from 0",
+    "stops": "the program calls {name}() at {place}, which waits for somebody at a terminal",
+    "by_one": "{name}, which the program reads on all ranks at {place}, is written by rank 0 alone",
     "beyond": "{name}, which the program reads at {place}, lies outside of the program's folder, "
     "and would stay here",
 }
@@ -59,6 +61,8 @@ WHY = {
         ("shuffled", "dealt"),
         "a program that deals names out by rank has some files read twice and others never",
     ),
+    "stops": "a rank has no terminal: it ends there, or all others wait for it",
+    "by_one": "hosts share no folder: ranks of other hosts end with `No such file or directory`",
     "overwrites": "ranks of other hosts wait where nobody is, or take themselves for each other",
 }
 _SEND_ALONG = by_hand_later("yoked run --env {name} ...    sends the one of this shell along")
@@ -93,6 +97,11 @@ _MENDS = {
         "take that line out at {place}; or, for a start by hand, have it use os.environ.setdefault"
     ),
     "dealt": by_hand_later("take RANK at {place}, in the place of LOCAL_RANK"),
+    "stops": by_hand_later("take it out of {place}"),
+    "by_one": by_hand_later(
+        "have the first rank of each host write it, where LOCAL_RANK is 0, with a barrier before "
+        "{place}; or broadcast it"
+    ),
     "beyond": by_hand_later(
         "move it into the program's folder, or `yoked push` it to the hosts and name that folder "
         "at {place}"
@@ -187,7 +196,9 @@ def in_any_place(seen: Examination) -> Iterator[Match]:
     left = at(seen.controller, "left_folders") or ()
     seeds = {mapping(part(host, "environment")).get("PYTHONHASHSEED") for host in seen.up}
     is_shuffled = bool(seeds & {None, "random"})
-    for how in ("fills", "shuffled", "overwrites", "dealt", "beyond"):
+    many = len(seen.up) > 1
+    for how in ("fills", "shuffled", "overwrites", "dealt", "stops", "by_one", "beyond"):
         for name, place in asked(seen, how):
-            if {"fills": name in left, "shuffled": is_shuffled}.get(how, True):
+            matters = {"fills": name in left, "shuffled": is_shuffled, "by_one": many}
+            if matters.get(how, True):
                 yield wanting(how, name, place, (), _MENDS[how])

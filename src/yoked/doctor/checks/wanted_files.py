@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ SAW = {
     "missing": "{name}, which the program reads at {place}, is missing on {where}{besides}",
     "alone": "{name}, which the program reads at {place}, is there on {others} alone, and missing "
     "on {where}",
+    "resumes": "{name}, for which the program looks at {place} and from which it goes on, is there "
+    "on {others}, and missing on {where}",
     "other": "{name}, which the program reads at {place}, is not the same on all hosts: "
     "{described}",
     "unreadable": "{name}, which the program reads at {place}, cannot be read on {where} "
@@ -48,6 +51,7 @@ WHY = {
     **dict.fromkeys(
         ("other", "above"), "ranks of one run compute with different things, and nobody says so"
     ),
+    "resumes": "ranks of one run begin at different steps, and wait for each other in vain",
     "unreadable": "ranks there end with an error when they open it",
     "writes": "ranks there end with an error when they open it to write",
     "creates": "ranks there end with `FileExistsError`",
@@ -96,6 +100,17 @@ def files(seen: Examination) -> Iterator[Match]:
             yield from _other(name, place, has)
 
 
+def resumed(seen: Examination) -> Iterator[Match]:
+    """What decides where a rank begins, and some hosts have."""
+    for name, place in asked(seen, "resumes"):
+        told = told_of(seen, "files", name)
+        missing = [host for host, own in told.items() if own["kind"] == "missing"]
+        has = [host for host in told if host not in missing]
+        if missing and has:
+            yield wanting("resumes", name, place, missing, _brought(name, has, missing),
+                          others=listed(has))  # fmt: skip
+
+
 def _other(name: str, place: str, has: Told) -> Iterator[Match]:
     """A file or a folder that is there on several hosts, and not the same."""
     odd = odd_among({host: _known_by(own) for host, own in has.items()})
@@ -140,8 +155,13 @@ def _as_found(own: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     if kind != "folder" or own == model or model["kind"] != "folder":
         return plural(own.get("count") or 0, "name") if kind == "folder" else "no file"
     mine, theirs = mapping(own.get("entries")), mapping(model.get("entries"))
+    # The letters are the same, and the bytes are not: as macOS writes names, and others do not.
+    spelt = {_normal(each) for each in theirs if each not in mine} & {
+        _normal(each) for each in mine if each not in theirs
+    }
+    names = [each for each in sorted({*mine, *theirs}) if _normal(each) not in spelt]
     parts = [
-        (word, [each for each in sorted({*mine, *theirs}) if holds(each)])
+        (word, [each for each in names if holds(each)])
         for word, holds in (
             ("without {}", lambda each: each not in mine),
             ("with {} besides", lambda each: each not in theirs),
@@ -149,8 +169,13 @@ def _as_found(own: Mapping[str, Any], model: Mapping[str, Any]) -> str:
              and mine[each] != theirs[each]),
         )
     ]  # fmt: skip
+    parts.append(("with {} in another Unicode spelling (NFC, NFD)", sorted(spelt)))
     words = [word.replace("{}", _first(names)) for word, names in parts if names]
     return f"{plural(own.get('count') or 0, 'name')} ({listed(words)})"
+
+
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def _first(names: list[str]) -> str:

@@ -223,8 +223,12 @@ def make_shared_folder(host: str, path: str) -> Fix:
 
 @repair
 def grow_shared_memory(host: str) -> Fix:
-    """Make /dev/shm larger, until the next start."""
-    return as_root(host, "mount -o remount,rw,size=2g /dev/shm")
+    """Make /dev/shm larger, 2 GiB or twice of what it is, until the next start."""
+    return as_root(
+        host,
+        "mount -o remount,rw,size=$(df -Pk /dev/shm | awk 'NR == 2 {{ s = 2 * $2; "
+        "print (s > 2097152 ? s : 2097152) }}')k /dev/shm",
+    )
 
 
 @repair
