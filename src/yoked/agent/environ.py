@@ -18,7 +18,7 @@ _MATTER = re.compile(
     # By which programs find their data, unless it is that of desktops.
     r"|(?!XDG_)(\w+_)?DATA(SET)?S?(_(DIR|PATH|ROOT|HOME|FOLDER))?"
     r"|(ONEDNN|DNNL|NPY|NUMEXPR|VECLIB|BLIS|MALLOC|OPENSSL|SSL|CUDA|HIP|ROCR|HSA)_.*"
-    r"|GLIBC_TUNABLES"
+    r"|GLIBC_TUNABLES|SSLKEYLOGFILE"
 )
 # Whoever reads what a host tells of itself reads no secret: its name is enough.
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)

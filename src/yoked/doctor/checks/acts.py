@@ -75,11 +75,12 @@ _FOLDERS = {
 _SPARED = ("module-bz2", "module-lzma", "module-sqlite3", "module-uuid")
 # Those that an act may find to be to blame.
 _VARIABLES = ("http_proxy", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
-              "CURL_CA_BUNDLE", "SSLKEYLOGFILE", "LC_ALL", "LC_CTYPE", "LANG")  # fmt: skip
-# What else helps where a variable is to blame.
+              "CURL_CA_BUNDLE", "SSLKEYLOGFILE")  # fmt: skip
+# What a person can do where a variable is to blame.
 _ELSE: Mapping[str, LiteralString] = {
-    "locale": "or, where that language is wanted, make it: `sudo dpkg-reconfigure locales`, or the "
-    "langpack of the distribution; `locale -a` lists those that are there",
+    "locale": "make it: `sudo dpkg-reconfigure locales`, or the langpack of the distribution; "
+    "`locale -a` lists those that are there. Or take the variable out: `grep -ns -e LC_ -e LANG "
+    "~/.bashrc ~/.profile /etc/default/locale /etc/environment`; ssh may bring it (SendEnv)",
     "request": "or, where that proxy is needed, behind it: export "
     "no_proxy=localhost,127.0.0.1,::1, and the addresses of all hosts",
 }
@@ -270,7 +271,7 @@ def _mend(host: HostSeen, act: str, failure: Mapping[str, Any]) -> Iterator[Fix]
     yield from _with_another_python(host, act, failure)
     variables = [each for each in failure.get("variables") or () if each in _VARIABLES]
     yield from take_out(host, variables)
-    if variables and act in _ELSE:
+    if act in _ELSE and failure.get("variables"):
         yield by_hand(host.name, _ELSE[act])
     if letter := failure.get("limit"):
         look = by_hand(

@@ -42,8 +42,9 @@ _OFF = ("0", "false", "no", "off")
 # By these numbers are computed otherwise.
 _NUMBERS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE",
             "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")  # fmt: skip
-# What torch does otherwise by them is told where hosts differ; their folders may.
-_OF_TORCH = re.compile(r"(?!\w*(HOME|DIR|CACHE|LOG|LOGS|TRACE)$)(PY)?TORCH_\w+")
+# What torch does otherwise by them is told where hosts differ; not what it shows, and where it
+# keeps things.
+_OF_TORCH = re.compile(r"(?!\w*(SHOW|LOG|TRACE|DUMP|WARN|HOME|DIR|CACHE|PATH))(PY)?TORCH_\w+")
 # By which programs find their data; those of desktops are of other things.
 _DATA = re.compile(r"(?!XDG_|YOKED_)(\w+_)?DATA(SET)?S?(_(DIR|PATH|ROOT|HOME|FOLDER))?")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
@@ -199,11 +200,19 @@ def unlike_variables(seen: Examination) -> Iterator[Match]:
         yield Match(
             [host.name for host in bearers],
             *(fix for host in bearers for fix in take_out(host, [name])),
+            *_on_all(name, how, values),
             severity="warning" if how else "error",
             how=how,
             name=name,
             shown=shown,
         )
+
+
+def _on_all(name: str, how: str, values: Mapping[str, str | None]) -> Iterator[Fix]:
+    """The other way to have a variable of torch's alike: the hosts without it may be what fails."""
+    for host, value in values.items():
+        if how == "torch" and value is None:
+            yield by_hand(host, "or set {name} there, too, in a start file", name=name)
 
 
 def _must_agree(name: str, *, on_gpus: bool) -> str | None:
