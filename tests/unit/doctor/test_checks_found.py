@@ -511,6 +511,7 @@ CASES = (
          severity="warning"),
     Case("unlike-variables", said(
         "health/environment/TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1"), severity="warning"),
+    Case("unlike-variables", said("health/environment/PYTORCH_JIT", "0"), severity="warning"),
     Case("unlike-variables", said("health/environment/DATA_DIR", "/srv/old"), severity="warning"),
     Case("shell-variables", said("health/environment/RANK", "5"), severity="warning"),
     Case("shell-variables", said("health/environment/GLOO_SOCKET_IFNAME", "docker0"),

@@ -234,8 +234,9 @@ def _meant(name: str, value: str) -> str | None:
     value = value.upper() if name == "TORCH_DISTRIBUTED_DEBUG" else value
     if _DATA.fullmatch(name):
         return value if value.startswith(("/", "~", ".")) else None
-    # Of a place, 0 is one.
-    is_switch = name not in _ALIKE_OF_NCCL and not _PLACES.fullmatch(name)
+    # Of a place, 0 is one; and what torch does of itself is switched off by it (PYTORCH_JIT).
+    is_own = _OF_TORCH.fullmatch(name) and not _ALIKE.fullmatch(name)
+    is_switch = name not in _ALIKE_OF_NCCL and not _PLACES.fullmatch(name) and not is_own
     is_off = value.lower() in _OFF and is_switch
     return None if is_off or value in ("", *_AS_UNSET.get(name, ())) else value
 
