@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from yoked.diagnosis.cause import SAME_CALLS, SAME_GROUPS, SAME_STEPS, Cause, Code
 from yoked.text import one_line
-from yoked.units import format_duration
+from yoked.units import format_duration, listed
 
 
 class Words(NamedTuple):
@@ -68,6 +68,12 @@ def words_of(cause: Cause, hosts: Sequence[str]) -> Words:
 def named(host: str) -> str:
     """A host in a sentence, in which the dot of this machine would end it."""
     return "this machine" if host == "." else host
+
+
+def place(hosts: Sequence[str], rank: int | None) -> str:
+    """What is put before a sentence about a rank, or about hosts: `rank 1 on this machine`."""
+    where = listed(map(named, hosts))
+    return where if rank is None else f"rank {rank} on {where}"
 
 
 def _stopped(cause: Cause, hosts: Sequence[str]) -> Words:

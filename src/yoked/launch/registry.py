@@ -17,11 +17,10 @@ from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
 from yoked.agent.verdict import fault_of, held_up_by, verdict_of
 from yoked.core.parallel import map_hosts
 from yoked.core.patterns import MOST_PATTERNS
-from yoked.diagnosis.words import named
+from yoked.diagnosis.words import place
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.launch.bootstrap.outcome import HOST_LOST
 from yoked.remote.client import DEADLINE_S, AgentClient
-from yoked.units import listed
 
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
@@ -263,15 +262,13 @@ class Record:
 
 def headline(failure: Mapping[str, Any]) -> str:
     """Where and what: the first cause in one line or two."""
-    rank, host = failure.get("rank"), named(str(failure.get("host", "")))
-    where = host if rank is None else f"rank {rank} on {host}"
+    where = place([str(failure.get("host", ""))], failure.get("rank"))
     return f"{where}: {failure.get('what', '')}"
 
 
 def fault_line(fault: Mapping[str, Any]) -> str:
     """The same of a fault of a verdict (agent/verdict.py), with all hosts that may be to blame."""
-    where = {"host": listed(map(named, fault["hosts"])), "rank": fault["rank"]}
-    return headline({**where, "what": fault["evidence"][0]})
+    return f"{place(fault['hosts'], fault['rank'])}: {fault['evidence'][0]}"
 
 
 def warning_lines(warning: Mapping[str, Any]) -> list[str]:

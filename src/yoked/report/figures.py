@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from yoked.diagnosis.words import place
 from yoked.report.metrics import RANK_TIMES, Bucket, RankSums
 from yoked.report.run_record import RunRecord
 from yoked.report.shares import MEANT, mean_shares, shares_of_time
@@ -116,9 +117,9 @@ def curve_of(buckets: Sequence[Bucket], ranks: int) -> dict[str, Any]:
         columns["step_s"].append(each.dt_s / each.steps)
         columns["tokens_per_s"].append(each.tokens / each.dt_s if each.dt_s else None)
         for rank, by_name in enumerate(times):
-            for place, name in enumerate(RANK_TIMES, start=rank * len(RANK_TIMES)):
-                known = place < len(each.by_rank)
-                by_name[name].append(each.by_rank[place] / each.steps if known else None)
+            for at, name in enumerate(RANK_TIMES, start=rank * len(RANK_TIMES)):
+                known = at < len(each.by_rank)
+                by_name[name].append(each.by_rank[at] / each.steps if known else None)
     return {**columns, "ranks": times}
 
 
@@ -166,7 +167,8 @@ def _why(record: RunRecord, seen: Mapping[str, Any] | None) -> list[str]:
     seen: of its time, by its hosts.
     """
     lines = [
-        f"{fault.cause} on {fault.host}: {'; '.join(fault.evidence)}".rstrip(": ")
+        f"{place(fault.hosts or (fault.host,), fault.rank)}: "
+        f"{'; '.join(fault.evidence) or fault.cause}"
         for fault in record.outcome.faults
     ]
     shares, ranks = shares_of(record), record.metrics.ranks
@@ -191,7 +193,9 @@ def _named(record: RunRecord, rank: int) -> str:
 
 def _next(record: RunRecord) -> list[str]:
     """What to do now, the most useful first."""
+    # As `yoked diagnose` has it: a cause is mended before the run goes on into it again.
     lines = [fix for fault in record.outcome.faults for fix in fault.fix]
+    lines += [line for line in record.go_on if line not in lines]
     shares = shares_of(record)
     if shares is not None and len(record.metrics.ranks) > 1:
         if shares["comm_s"] >= _NETWORK:

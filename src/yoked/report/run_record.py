@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from yoked.core.fs import read_json
+from yoked.core.names import path_word
 from yoked.core.schema import decode
 from yoked.errors import YokedError
+from yoked.fleet.file import FILE_NAME
 from yoked.journal import read
 from yoked.report.metrics import RunMetrics, read_metrics
+from yoked.runs import copied_from, same_runs
 
 _T = TypeVar("_T")
 
@@ -98,10 +102,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Fault:
-    """What ended a run that failed, as result.json has it."""
+    """What ended a run that failed, as result.json has it. hosts: all that may be to blame."""
 
     cause: str
     host: str
+    hosts: tuple[str, ...] = ()
     rank: int | None = None
     evidence: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
@@ -128,7 +133,7 @@ class Outcome:
 class RunRecord:
     """A run's folder. events, timeline: lines of events.jsonl, and of diagnosis.jsonl as one host
     kept it, the oldest first. doctor: what its quick form said at the last start; None: nothing is
-    on record.
+    on record. go_on: the command that resumes it, where it ended early; else none.
     """
 
     folder: Path
@@ -138,6 +143,7 @@ class RunRecord:
     events: tuple[Mapping[str, Any], ...]
     timeline: tuple[Mapping[str, Any], ...]
     doctor: Mapping[str, Any] | None
+    go_on: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -147,15 +153,31 @@ class RunRecord:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run's folder. Raises YokedError for a file in it that no run writes."""
+    facts = _decoded(folder / "run.json", Facts)
+    outcome = _decoded(folder / "result.json", Outcome)
     return RunRecord(
         folder,
-        _decoded(folder / "run.json", Facts),
-        _decoded(folder / "result.json", Outcome),
+        facts,
+        outcome,
         read_metrics(folder / "metrics.jsonl"),
         _lines(folder / "events.jsonl"),
         _lines(folder / "diagnosis.jsonl"),
         read_json(folder / "doctor.json"),
+        go_on_lines(folder, facts, outcome.state),
     )
+
+
+def go_on_lines(folder: Path, facts: Facts, state: str | None) -> tuple[str, ...]:
+    """The command that resumes the training of a folder, if it ended before its time; else none."""
+    early = state in ("failed", "interrupted", "stopped", "lost")
+    if not early or facts.program is not None or not (folder / "run.json").is_file():
+        return ()
+    whole = folder.absolute()
+    where = "" if whole.parent == Path("runs").absolute() else same_runs(whole.parent)
+    fleet_file = copied_from(folder)
+    if fleet_file is not None and fleet_file != Path(FILE_NAME).absolute():
+        where += f" --fleet {path_word(fleet_file)}"
+    return (f"yoked train --resume --run {quote(whole.name)}{where}",)
 
 
 def _lines(journal: Path) -> tuple[Mapping[str, Any], ...]:

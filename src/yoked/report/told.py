@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from yoked.diagnosis.words import named
+from yoked.diagnosis.words import place
 from yoked.report.run_record import RunRecord
 from yoked.shape import amount, misfit, quantity
 from yoked.units import format_duration, listed, plural
@@ -114,35 +114,46 @@ def _rows(rows: list[int]) -> str:
 def _diagnosed(record: RunRecord) -> Iterator[dict[str, Any]]:
     """One entry for each cause, as it was told last; it becomes sure after it was likely."""
     repeated = _told_again(record.timeline)
-    for place, line in enumerate(record.timeline):
+    for at, line in enumerate(record.timeline):
         kind = line.get("event")
         if kind in ("cause", "warning") and misfit(line, _SAID) is None:
-            if place not in repeated:
+            if at not in repeated:
                 level = "bad" if kind == "cause" and line["certainty"] == "sure" else "warning"
-                text = f"{listed(map(named, line['hosts']))}: {line['what']} ({line['cause']})"
+                text = f"{_place(line)}: {line['what']} ({line['cause']})"
                 yield _entry(line["time_s"], kind, level, text, fix=line["fix"])
         elif kind == "over" and misfit(line, _OVER) is None:
             lasted = format_duration(line["lasted_s"])
-            text = f"{listed(map(named, line['hosts']))}: {line['cause']} is over, after {lasted}"
+            text = f"{_place(line)}: {line['cause']} is over, after {lasted}"
             yield _entry(line["time_s"], "over", "good", text)
         elif kind == "end" and misfit(line, _END) is None:
             failure = line["failure"]
             if failure is not None:
-                yield _entry(line["time_s"], "end", "bad", failure["what"])
+                yield _entry(line["time_s"], "end", "bad", _failed(failure))
             elif line["finished"]:
                 yield _entry(line["time_s"], "end", "good", "all ranks ended well")
+
+
+def _place(said: Mapping[str, Any]) -> str:
+    """The hosts of a line, with its rank where it is about one."""
+    return place(said["hosts"], said["rank"] if amount(said.get("rank")) else None)
+
+
+def _failed(failure: Mapping[str, Any]) -> str:
+    """What ended an attempt, with its place where the line tells it."""
+    known = misfit(failure, {"hosts": [str]}) is None and failure["hosts"]
+    return f"{_place(failure)}: {failure['what']}" if known else str(failure["what"])
 
 
 def _told_again(lines: Sequence[Mapping[str, Any]]) -> set[int]:
     """The places of lines that say what is told anew before it is over."""
     found = set[int]()
     later: dict[object, str] = {}
-    for place in reversed(range(len(lines))):
-        line = lines[place]
+    for at in reversed(range(len(lines))):
+        line = lines[at]
         if misfit(line, _WHO) is None:
             who = (line["cause"], tuple(line["hosts"]), str(line.get("rank")))
             if later.get(who) == line["event"]:
-                found.add(place)
+                found.add(at)
             later[who] = line["event"]
     return found
 

@@ -16,13 +16,13 @@ from yoked.diagnosis.words import named
 from yoked.errors import YokedError
 from yoked.fleet.model import HERE
 from yoked.launch.launching import line_of
-from yoked.launch.registry import Record, fault_line, warning_lines
+from yoked.launch.registry import Record, fault_line, headline, warning_lines
 from yoked.report.figures import curve_of, figures_of
 from yoked.report.growing import GrowingMetrics, Reading
 from yoked.report.metrics import RANK_TIMES, RunMetrics, StepLine
-from yoked.report.run_record import Facts, Outcome, RunRecord
+from yoked.report.run_record import Facts, Outcome, RunRecord, go_on_lines
 from yoked.units import format_duration
-from yoked.watch.files import GrowingJournal, RunFiles, read_object, why
+from yoked.watch.files import FolderFiles, GrowingJournal, RunFiles, read_object, why
 from yoked.watch.view import (
     NOW_STEPS,
     Level,
@@ -112,6 +112,7 @@ class WatchedRun:
             tuple(self._events.objects),
             tuple(self._timeline.objects),
             self._doctor,
+            self._go_on(record, outcome.state),
         )
         figures = figures_of(report)
         steps = _alike(list(self._metrics.recent))
@@ -133,6 +134,14 @@ class WatchedRun:
             sampled=self._metrics.sampled,
             silent=dict(silent) | ({"files of the run": self._unread} if self._unread else {}),
         )
+
+    def _go_on(self, record: Record | None, state: str | None) -> tuple[str, ...]:
+        """As `RunRecord` says. state: of a run that is over."""
+        if record is not None:
+            return tuple(record.go_on(""))
+        if isinstance(self._files, FolderFiles):
+            return go_on_lines(self._files.folder, self._facts, state)
+        return ()
 
     def curve(self, first: int, last: int, points: int) -> dict[str, Any]:
         """As `Watched` says."""
@@ -254,12 +263,11 @@ def _over(record: Record | None, figures: Mapping[str, Any]) -> Verdict:
         level = "bad"
     elif state == "unknown":
         level = "plain"
-    go_on = record.go_on("") if record is not None else []
     failure = None if record is None else record.failure
     said = figures["why"]
     if failure is not None and not any(failure["what"] in line for line in said):
-        said = [str(failure["what"]), *said]
-    return Verdict(level, figures["verdict"], tuple(said), (*figures["next"], *go_on))
+        said = [headline(failure), *said]
+    return Verdict(level, figures["verdict"], tuple(said), tuple(figures["next"]))
 
 
 def _stage(record: Record) -> str:

@@ -11,6 +11,7 @@ from tests.unit.report.test_metrics import full_line, write
 from yoked.errors import YokedError
 from yoked.report.figures import figures_of
 from yoked.report.run_record import read_run
+from yoked.runs import mark_copy
 
 FACTS = {
     "run": "night",
@@ -140,8 +141,54 @@ def test_a_run_that_failed_says_why_and_what_mends_it(folder: Path) -> None:
 
     assert found["state"] == "failed"
     assert found["verdict"].startswith("run night failed: 50 steps")
-    assert found["why"][0] == "host-gone on laptop: laptop has been silent for 31 s"
+    assert found["why"][0] == "laptop: laptop has been silent for 31 s"
     assert found["next"][0] == "yoked train --resume"
+
+
+def ended(folder: Path, state: str, *faults: dict[str, Any]) -> dict[str, Any]:
+    content = {"ok": not faults, "run": "night", "state": state, "faults": faults}
+    (folder / "result.json").write_text(json.dumps(content))
+    return figures_of(read_run(folder))
+
+
+def test_why_names_the_rank_that_failed_and_next_resumes_the_run_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = {"cause": "rank-killed", "host": ".", "hosts": ["."], "rank": 1}
+    killed |= {"evidence": ["killed by SIGKILL"], "fix": []}
+
+    found = ended(folder, "failed", killed)
+
+    assert found["why"][0] == "rank 1 on this machine: killed by SIGKILL"
+    assert found["next"][0] == f"yoked train --resume --run night --runs-dir {folder.parent}"
+    # What mends the cause comes before that.
+    assert ended(folder, "failed", {**killed, "fix": ["free -h"]})["next"][0] == "free -h"
+    (folder.parent / "runs").mkdir()
+    monkeypatch.chdir(folder.parent)
+    there = folder.rename("runs/night")
+    assert ended(there, "interrupted")["next"][0] == "yoked train --resume --run night"
+    assert not any("--resume" in line for line in ended(there, "finished")["next"])
+
+
+def test_the_line_that_resumes_a_copy_names_the_file_of_its_fleet(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark_copy(folder, folder.parent / "lan.toml")
+    line = f"yoked train --resume --run night --runs-dir {folder.parent}"
+
+    found = ended(folder, "interrupted")["next"][0]
+
+    assert found == f"{line} --fleet {folder.parent / 'lan.toml'}"
+    mark_copy(folder, folder.parent / "yoked.toml")
+    monkeypatch.chdir(folder.parent)
+    assert ended(folder, "interrupted")["next"][0] == line
+
+
+def test_a_program_and_a_start_that_was_no_run_yet_are_not_resumed(folder: Path) -> None:
+    (folder / "run.json").write_text(json.dumps({"trains": False, "program": {"argv": ["p.py"]}}))
+    assert not any("--resume" in line for line in ended(folder, "failed")["next"])
+    (folder / "run.json").unlink()
+    assert not any("--resume" in line for line in ended(folder, "failed")["next"])
 
 
 def test_the_rank_that_the_others_wait_for_is_named(tmp_path: Path) -> None:

@@ -103,10 +103,10 @@ def test_what_diagnosis_and_doctor_said_is_told_once_each_in_its_order(folder: P
 
     assert [(each["time_s"], each["kind"], each["level"], each["text"]) for each in found] == [
         (999.0, "doctor", "warning", "beta: eth0 runs at 100 Mbit/s (slow-port)"),
-        (1032.0, "cause", "bad", "beta: its process was stopped (rank-stopped)"),
-        (1040.0, "over", "good", "beta: rank-stopped is over, after 11.0 s"),
-        (1080.0, "cause", "warning", "beta: its process was stopped (cpu-slow)"),
-        (1090.0, "over", "good", "beta: cpu-slow is over, after 11.0 s"),
+        (1032.0, "cause", "bad", "rank 1 on beta: its process was stopped (rank-stopped)"),
+        (1040.0, "over", "good", "rank 1 on beta: rank-stopped is over, after 11.0 s"),
+        (1080.0, "cause", "warning", "rank 1 on beta: its process was stopped (cpu-slow)"),
+        (1090.0, "over", "good", "rank 1 on beta: cpu-slow is over, after 11.0 s"),
         (1100.0, "end", "good", "all ranks ended well"),
     ]
     assert found[0]["fix"] == ["another cable"]
@@ -133,14 +133,14 @@ def test_what_ended_a_run_is_told(folder: Path) -> None:
         "cause": "rank-failed",
         "hosts": ["beta"],
         "rank": 1,
-        "what": "rank 1: KeyError: 'x'",
+        "what": "KeyError: 'x'",
     }
     end = {"time_s": 1100.0, "attempt": 0, "event": "end", "finished": False, "failure": failure}
     write(folder / "diagnosis.jsonl", [*TIMELINE[:-1], end])
 
     found = figures_of(read_run(folder))["events"]
 
-    assert (found[-1]["level"], found[-1]["text"]) == ("bad", "rank 1: KeyError: 'x'")
+    assert (found[-1]["level"], found[-1]["text"]) == ("bad", "rank 1 on beta: KeyError: 'x'")
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_a_doctors_file_that_nobody_wrote_is_passed_over(
 def test_this_machine_is_no_dot_in_a_sentence(tmp_path: Path) -> None:
     write(tmp_path / "diagnosis.jsonl", [{**cause(1.0, "sure"), "hosts": ["."]}])
     (told,) = figures_of(read_run(tmp_path))["events"]
-    assert told["text"] == "this machine: its process was stopped (rank-stopped)"
+    assert told["text"] == "rank 1 on this machine: its process was stopped (rank-stopped)"

@@ -200,12 +200,18 @@ def test_a_run_of_which_only_the_folder_is_known(
 def test_a_run_that_failed_has_its_first_cause(tmp_path: Path) -> None:
     failure = {"host": "beta", "rank": 1, "what": "killed by SIGKILL", "fix": ["free -h"]}
     of = record(
-        told(0, state="failed", ended_s=180.0),
+        told(0, state="failed", ended_s=180.0, can_resume=True),
         told(1, state="failed", ended_s=180.0, failure=failure),
     )
     view = look(folder(tmp_path / "night"), of)
     assert (view.state, view.verdict.level) == ("failed", "bad")
-    assert view.verdict.why[0] == "killed by SIGKILL"
+    assert view.verdict.why[0] == "rank 1 on beta: killed by SIGKILL"
+    assert view.verdict.next[0].startswith("yoked train --resume --run night")
+
+
+def test_a_stopped_run_of_which_only_the_folder_is_known_can_be_resumed(tmp_path: Path) -> None:
+    view = look(folder(tmp_path / "night", result={"state": "interrupted"}), None)
+    assert view.verdict.next[0] == f"yoked train --resume --run night --runs-dir {tmp_path}"
 
 
 def test_files_that_cannot_be_read_are_told_and_what_was_known_stays(tmp_path: Path) -> None:
