@@ -152,6 +152,10 @@ def test_a_run_that_is_held_up_ends_with_the_cause(pair: Pair) -> None:
         print(node, time.monotonic() - began_s, failure)
         assert failure is not None
         assert (failure.cause, failure.rank, failure.host) == ("rank-stopped", 1, "beta")
+    for node in (0, 1):
+        # The rank never went on, so its stop is not over.
+        told = [line["event"] for line in read(pair.folder(node) / "diagnosis.jsonl")]
+        assert "over" not in told[told.index("cause") :], told
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ looks tells the time, and writes. Standard library alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,7 @@ class Timeline:
         self._attempt = attempt
         self._open: dict[tuple[object, ...], _Open] = {}
         self._shares_due_s: float | None = None
+        self._held = False
 
     def begin(self, launch_id: str, host: str, time_s: float) -> dict[str, Any]:
         """The first line of the attempt. host: which writes this, by its own looks."""
@@ -79,7 +81,7 @@ class Timeline:
             was_sure = known is not None and known.is_sure
             self._open[key] = _Open(said, began_s, is_sure or was_sure)
         for key, known in list(self._open.items()):
-            if key in seen:
+            if key in seen or (self._held and known.gone_s is None):
                 continue
             known.gone_s = now_s if known.gone_s is None else known.gone_s
             if now_s - known.gone_s >= _GONE_S:
@@ -88,19 +90,30 @@ class Timeline:
             lines.append(self._line("shares", time_s, **_plain(shares)))
         return lines
 
+    def hold(self) -> None:
+        """The attempt is being ended: what holds now goes with its ranks, and is not over."""
+        self._held = True
+
     def end(
         self,
         *,
         finished: bool,
         now_s: float,
         time_s: float,
+        ranks_over_s: float | None = None,
         failure: Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
         """What the end of the attempt adds; of a cause that held until then it is all there is.
 
-        finished: it ended well. failure: what ended it, else.
+        finished: it ended well. ranks_over_s: when the ranks had ended, by the clock of now_s: what
+        is gone since then held until the end. failure: what ended it, else.
         """
-        gone = [key for key, known in self._open.items() if known.gone_s is not None]
+        until_s = math.inf if ranks_over_s is None else ranks_over_s
+        gone = [
+            key
+            for key, known in self._open.items()
+            if known.gone_s is not None and known.gone_s < until_s
+        ]
         over = [self._over(key, now_s, time_s) for key in gone]
         return [*over, self._line("end", time_s, finished=finished, failure=failure)]
 

@@ -42,9 +42,14 @@ class Looks:
             list(causes), warnings, shares, now_s=self.now_s, time_s=EPOCH_S + self.now_s, **more
         )
 
-    def end(self) -> list[dict[str, Any]]:
+    def end(self, ranks_over_s: float | None = None) -> list[dict[str, Any]]:
         """The lines of the end."""
-        return self.timeline.end(finished=False, now_s=self.now_s, time_s=EPOCH_S + self.now_s)
+        return self.timeline.end(
+            finished=False,
+            now_s=self.now_s,
+            time_s=EPOCH_S + self.now_s,
+            ranks_over_s=ranks_over_s,
+        )
 
 
 def test_a_cause_is_told_when_it_is_new_when_it_is_sure_and_when_it_is_gone() -> None:
@@ -107,6 +112,30 @@ def test_the_end_closes_what_was_gone_and_leaves_what_held_until_then() -> None:
         ("end", None),
     ]
     assert lines[-1]["finished"] is False
+
+
+def test_what_is_gone_as_the_ranks_are_ended_is_not_over() -> None:
+    looks = Looks()
+    looks.look(cause(), cause("link-slow"))
+    looks.look(cause())
+
+    looks.timeline.hold()
+    ending = [line for _ in range(12) for line in looks.look()]
+
+    # The link was gone before.
+    assert [(line["event"], line["cause"]) for line in ending] == [("over", "link-slow")]
+    assert [line["event"] for line in looks.end()] == ["end"]
+
+
+def test_what_is_gone_with_ranks_that_ended_by_themselves_held_until_the_end() -> None:
+    looks = Looks()
+    looks.look(cause(), cause("link-slow"))
+    looks.look(cause())
+    looks.look()
+
+    lines = looks.end(ranks_over_s=looks.now_s)
+
+    assert [line.get("cause") for line in lines] == ["link-slow", None]
 
 
 def test_a_warning_is_told_once_though_its_words_change() -> None:

@@ -194,6 +194,7 @@ class HostProgram:
         if failure is not None and self._job.ends_held_up and failure.key not in self._held_up:
             self._held_up.add(failure.key)
             self._events.put(HeldUp(self._generation, failure))
+            watch.hold()
             ranks.free()
 
     def _look_for_others(self) -> None:
@@ -227,6 +228,8 @@ class HostProgram:
         if isinstance(command, Interrupt):
             self._ranks.interrupt()
         elif isinstance(command, EndRanks):
+            if self._watch is not None:
+                self._watch.hold()
             self._ranks.end()
         else:
             self._ranks.close()

@@ -97,6 +97,8 @@ class Watch:
             self._timeline.begin(job.launch_id, job.node.host, time.time())
         ]
         self._looked_s = 0.0
+        # When the ranks of this host had ended; None: they have not.
+        self._ranks_over_s: float | None = None
         self.causes: list[Cause] = []
 
     def take(self, told: Told, now_s: float) -> None:
@@ -118,6 +120,8 @@ class Watch:
         # Only now: it takes a tenth of a second, and a rank that was freed since needs the core.
         self._keep()
         self._due_s = now_s + PERIOD_S
+        if last and self._ranks_over_s is None:
+            self._ranks_over_s = now_s
         pids, over = ranks.processes, ranks.through
         ended = [
             Ended(
@@ -160,6 +164,10 @@ class Watch:
             self._tell([], [])
         self._note([], None)
 
+    def hold(self) -> None:
+        """The ranks are being ended: what is wrong with them now goes with them."""
+        self._timeline.hold()
+
     def end(self, *, finished: bool, failure: Failure | None = None) -> None:
         """The run is over on all hosts: say what is known only now.
 
@@ -174,6 +182,7 @@ class Watch:
                 finished=finished,
                 now_s=self._looked_s,
                 time_s=time.time(),
+                ranks_over_s=self._ranks_over_s,
                 failure=None if failure is None else _ended_by(failure),
             )
         )

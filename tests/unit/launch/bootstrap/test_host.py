@@ -74,6 +74,8 @@ class Watch:
     def give_up(self) -> None:
         self.gave_up = True
 
+    def hold(self) -> None: ...
+
     def end(self, *, finished: bool, failure: object = None) -> None:
         self.ended.append(finished)
         self.warning = "its ranks share nothing"
