@@ -225,18 +225,25 @@ def _command(record: RunRecord) -> str | None:
 
 
 def _foreseen(record: RunRecord) -> Iterator[dict[str, Any]]:
-    """What was foreseen, beside what was measured."""
+    """What was foreseen, beside what was measured: both of the steps that were taken."""
     outlook, horizon, metrics = record.facts.outlook, record.facts.horizon, record.metrics
+    planned, taken = horizon.num_iterations, metrics.steps
+    # Not the run's foreseen time, in which its evaluations are.
+    taken_s = None if outlook.step_s is None else outlook.step_s * taken
+    if planned is not None and metrics.steps_done >= planned:
+        whose = "all steps"
+    else:
+        whose = f"{taken:,} steps" if planned is None else f"{taken:,} of {planned:,} steps"
     pairs: list[tuple[str, str, float | None, float | None]] = [
         ("a step", "s", outlook.step_s, metrics.median_step_s),
-        ("all steps", "s", outlook.time_s, metrics.elapsed_s if metrics.steps else None),
+        (whose, "s", taken_s, metrics.elapsed_s if taken else None),
     ]
     if outlook.step_s and horizon.total_batch_size:
         speed = horizon.total_batch_size / outlook.step_s
         pairs.append(("speed", "tokens/s", speed, metrics.tokens_per_second))
-    if horizon.num_iterations is not None:
-        steps = float(metrics.steps_done)
-        pairs.append(("steps", "", float(horizon.num_iterations), steps))
+    # While it goes on, nobody knows how many there will be.
+    if planned is not None and record.outcome.state is not None:
+        pairs.append(("steps", "", float(planned), float(metrics.steps_done)))
     for what, unit, foreseen, measured in pairs:
         if foreseen is not None and measured is not None:
             yield {"what": what, "unit": unit, "foreseen": foreseen, "measured": measured}

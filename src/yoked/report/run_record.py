@@ -71,10 +71,9 @@ class Horizon:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What it was foreseen to take."""
+    """What a step was foreseen to take."""
 
     step_s: float | None = None
-    time_s: float | None = None
 
 
 @dataclass(frozen=True)

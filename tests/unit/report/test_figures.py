@@ -118,9 +118,8 @@ def test_what_was_foreseen_stands_beside_what_came(folder: Path) -> None:
     by_name = {each["what"]: (each["foreseen"], each["measured"]) for each in found["foreseen"]}
     assert by_name == {
         "a step": (0.5, found["step_s"]),
-        "all steps": (30.0, found["elapsed_s"]),
+        "50 of 60 steps": (25.0, found["elapsed_s"]),
         "speed": (32.0, found["tokens_per_second"]),
-        "steps": (60.0, 50.0),
     }
     assert found["command"] == "yoked train --depth=4"
 
@@ -143,6 +142,18 @@ def test_a_run_that_failed_says_why_and_what_mends_it(folder: Path) -> None:
     assert found["verdict"].startswith("run night failed: 50 steps")
     assert found["why"][0] == "laptop: laptop has been silent for 31 s"
     assert found["next"][0] == "yoked train --resume"
+
+
+def test_all_steps_are_compared_once_they_are_taken(folder: Path) -> None:
+    facts = {**FACTS, "horizon": {"num_iterations": 50}, "outlook": {"step_s": 0.5, "time_s": 31.0}}
+    (folder / "run.json").write_text(json.dumps(facts))
+
+    found = ended(folder, "finished")
+
+    by_name = {each["what"]: (each["foreseen"], each["measured"]) for each in found["foreseen"]}
+    # What was foreseen for the run has its evaluations too, which are no steps.
+    assert by_name["all steps"] == (25.0, found["elapsed_s"])
+    assert by_name["steps"] == (50.0, 50.0)
 
 
 def ended(folder: Path, state: str, *faults: dict[str, Any]) -> dict[str, Any]:
