@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median, stdev
 from typing import Any
 
-from yoked.report.metrics import Bucket, RunMetrics
+from yoked.report.metrics import Bucket, Buckets, RunMetrics, StepLine, lines_that_count
 from yoked.report.run_record import RankFacts, RunRecord
+from yoked.units import listed
 
 # Stretches of equally many tokens, over the last half of what both runs have.
 _STRETCHES = 20
@@ -32,16 +33,17 @@ _NOT_COMPARED = frozenset({
 
 def compare(one: RunRecord, other: RunRecord) -> dict[str, Any]:
     """What `--against` says, as plain JSON data. Differences are one less other, ratios one over
-    other.
+    other. not_compared: what could not be compared, and why, a sentence each.
     """
-    return {
+    found = {
         "run": other.name,
         "dir": str(other.folder),
         "differs": _differs(one, other),
-        "loss": _loss(one.metrics, other.metrics),
+        "loss": _loss(one, other),
         "validation": _validation(one.metrics, other.metrics),
         "speed": _speed(one.metrics, other.metrics),
     }
+    return {**found, "not_compared": list(_not_compared(one, other, found))}
 
 
 def in_words(found: dict[str, Any]) -> list[str]:
@@ -51,9 +53,7 @@ def in_words(found: dict[str, Any]) -> list[str]:
         f"{each['name']}: {each['this'] or 'none'}, and {each['other'] or 'none'} in {run}"
         for each in differs or ()
     ]
-    if differs is None:
-        lines = [f"of {run} it is not on record what it was told"]
-    elif not differs:
+    if differs == []:
         lines = [f"nothing that is on record differs from {run}"]
     if (loss := found["loss"]) is not None:
         low, high = loss["interval"]
@@ -69,15 +69,35 @@ def in_words(found: dict[str, Any]) -> list[str]:
     if (speed := found["speed"]) is not None:
         low, high = speed["interval"]
         lines.append(
-            f"speed: {speed['ratio']:.3f} times ({low:.3f} to {high:.3f}), {_beyond(speed)}"
+            f"speed, slow steps included: {speed['ratio']:.3f} times ({low:.3f} to {high:.3f}), "
+            f"{_beyond(speed)}"
         )
-    return lines
+    return [*lines, *found["not_compared"]]
 
 
 def _beyond(found: dict[str, Any]) -> str:
     if found["beyond_noise"]:
         return "more than these runs' own noise"
     return "no more than these runs' own noise"
+
+
+def _not_compared(one: RunRecord, other: RunRecord, found: Mapping[str, Any]) -> Iterator[str]:
+    both = (one, other)
+    if untold := [run.name for run in both if not run.facts.config]:
+        yield f"of {listed(untold)} it is not on record what it was told"
+    if stepless := [run for run in both if run.metrics.last is None]:
+        why = {True: "is a program and has no steps", False: "has no steps on record"}
+        each = (f"{run.name} {why[run.facts.program is not None]}" for run in stepless)
+        yield f"loss, validation and speed cannot be compared: {listed(each)}"
+        return
+    if found["loss"] is None:
+        yield "loss cannot be compared: too few steps of equally many tokens have one in both runs"
+    if found["validation"] is None:
+        unseen = [run.name for run in both if not run.metrics.evaluations]
+        why_not = f"{listed(unseen)} has none on record" if unseen else "none came at equal tokens"
+        yield f"validation cannot be compared: {why_not}"
+    if found["speed"] is None:
+        yield "speed cannot be compared: a run has too few steps"
 
 
 def _differs(one: RunRecord, other: RunRecord) -> list[dict[str, str]] | None:
@@ -108,11 +128,11 @@ def _host(facts: RankFacts) -> str:
     return " ".join(str(each) for each in told if each)
 
 
-def _loss(one: RunMetrics, other: RunMetrics) -> dict[str, Any] | None:
+def _loss(one: RunRecord, other: RunRecord) -> dict[str, Any] | None:
     """Training loss at equal tokens; None: they have too few in common."""
-    until = min(one.tokens, other.tokens)
+    until = min(one.metrics.tokens, other.metrics.tokens)
     edges = [until * (0.5 + 0.5 * place / _STRETCHES) for place in range(_STRETCHES + 1)]
-    both = [_means(run.curve.buckets, edges) for run in (one, other)]
+    both = [_means(_buckets(run, until), edges) for run in (one, other)]
     pairs = [
         (here, there)
         for here, there in zip(*both, strict=True)
@@ -132,6 +152,25 @@ def _loss(one: RunMetrics, other: RunMetrics) -> dict[str, Any] | None:
         "interval": [difference - within, difference + within],
         "beyond_noise": abs(difference) > within,
     }
+
+
+def _buckets(run: RunRecord, until: float) -> Sequence[Bucket]:
+    """The run's curve, of its first so many tokens at least.
+
+    Of a run that went on for much longer, a bucket is wider than a stretch: the lines of the part
+    in question are read again.
+    """
+    curve = run.metrics.curve
+    if curve.width == 1 or until > run.metrics.tokens / 2:
+        return curve.buckets
+    part, tokens = Buckets(), 0.0
+    for line in lines_that_count(run.folder / "metrics.jsonl"):
+        if isinstance(line, StepLine):
+            tokens += line.tokens
+            if tokens > until:
+                break
+            part.add(line)
+    return part.buckets
 
 
 def _means(buckets: Sequence[Bucket], edges: Sequence[float]) -> list[float | None]:
@@ -163,7 +202,11 @@ def _validation(one: RunMetrics, other: RunMetrics) -> dict[str, Any] | None:
 
 
 def _speed(one: RunMetrics, other: RunMetrics) -> dict[str, Any] | None:
-    """Tokens a second, as the ratio of medians over stretches; None: a run is too short."""
+    """Tokens a second, as the ratio of medians over stretches; None: a run is too short.
+
+    A stretch has its slow steps in it: so it has less than the run's tokens_per_second, which is
+    that of its median step.
+    """
     here, there = (_speeds(run.curve.buckets) for run in (one, other))
     if min(len(here), len(there)) < _FEWEST:
         return None

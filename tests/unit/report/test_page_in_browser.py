@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from tests.browser import Browser, Page, chromium, open_browser
-from tests.unit.report.run_folders import HOSTILE, bare_figures, run_figures
+from tests.unit.report.run_folders import HOSTILE, bare_figures, run_figures, write_run
 
 from yoked import units
+from yoked.report.against import compare
+from yoked.report.figures import figures_of
 from yoked.report.page import write_page
+from yoked.report.run_record import read_run
 
 AXE = Path(__file__).parents[2] / "vendor" / "axe-core" / "axe.min.js"
 WIDE, NARROW = 1440, 390
@@ -365,3 +368,15 @@ def test_the_page_writes_quantities_as_the_commands_do(opened: Opened, tmp_path:
     ):
         found = page.run(f"{json.dumps(values)}.map(units.{theirs})")
         assert found == [ours(value) for value in values], theirs
+
+
+def test_figures_that_cannot_be_compared_have_their_reasons(opened: Opened, tmp_path: Path) -> None:
+    record = read_run(write_run(tmp_path / "night"))
+    (tmp_path / "prog").mkdir()
+
+    page = opened({**figures_of(record), "against": compare(record, read_run(tmp_path / "prog"))})
+
+    require_quiet(page)
+    told = text_of(page)
+    assert "of prog it is not on record what it was told" in told
+    assert "loss, validation and speed cannot be compared: prog has no steps on record" in told

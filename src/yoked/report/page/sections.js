@@ -346,24 +346,22 @@ const sections = (() => {
     const rows = [
       compared("loss at equal tokens", other.loss, "difference", 4),
       compared("bits per byte", other.validation, "difference", 4),
-      compared("tokens a second", other.speed, "ratio", 3),
+      compared("tokens a second, slow steps included", other.speed, "ratio", 3),
     ].filter(Boolean);
-    const empty = [];
-    if (!rows.length) empty.push("The runs have too few steps in common to be compared.");
-    if (!differs.length) {
-      empty.push(other.differs ? "No flag, choice or host that is on record differs."
-        : "What both runs were told is not on record.");
-    }
+    // They begin with a name, in its own case.
+    const empty = [...listOf(other.not_compared)];
+    if (other.differs && !differs.length) empty.unshift("nothing that is on record differs");
     return section("against", `Against run ${other.run}`,
       rows.length > 0 && [table("Figures of both runs",
         [["figure"], ["this run", true], [String(other.run), true], ["compared", true],
           ["95%", true], ["more than noise"]], rows),
       h("p", { class: "lead" }, "Differences are this run's figure less the other's; speeds are "
-        + "compared as a ratio. The interval is that of these two runs' own noise: what another "
+        + "compared as a ratio. Those here have the slow steps in them; the speed on top is that of the "
+        + "median step. The interval is that of these two runs' own noise: what another "
         + "seed would change is not in it.")],
       differs.length > 0 && table("What differs",
         [["setting"], ["this run"], [String(other.run)]], differs),
-      empty.length > 0 && h("p", { class: "empty" }, empty.join(" ")));
+      empty.length > 0 && h("ul", { class: "empty" }, empty.map((each) => h("li", {}, each))));
   }
 
   function compared(name, found, how, digits) {
