@@ -212,6 +212,7 @@ MISTAKES = {
         Mistake("trace --steps 0", "--steps 10"),
         Mistake("trace --wait 0", "--wait 120"),
         Mistake("trace night --out nowhere/t.json.gz", "mkdir"),
+        Mistake("trace night --out .", "--out trace.json.gz"),
         # It is over, and nobody asked while it went on.
         Mistake("trace night", "while it goes on"),
         Mistake("trace --fleet none.toml", "yoked init HOST... --fleet none.toml"),
@@ -242,6 +243,11 @@ MISTAKES = {
             ("yoked report night --runs-dir runs",),
         ),
         Mistake("report night --out nowhere/x.html", "mkdir", ("yoked report night",)),
+        Mistake(
+            "report night --out .",
+            "--out report.html",
+            ("yoked report night --out report.html",),
+        ),
         meant("report night --aganst night", "report night --against night"),
     ),
     "plot": (

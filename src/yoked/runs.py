@@ -193,6 +193,14 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
+def run_around(path: Path) -> Path | None:
+    """The folder of a run in which a file lies, or would lie; None: in none."""
+    # A result.json alone may be any program's.
+    marks = (MARK, COPY_MARK, "run.json", "metrics.jsonl")
+    folders = path.absolute().parents
+    return next((each for each in folders if any((each / m).is_file() for m in marks)), None)
+
+
 def _last_alive_ns(folder: Path, marks: Sequence[str] = _MARKS) -> int:
     """When the newest of the marks was written; 0: not a run, or somebody's whose it is alone."""
     newest_ns = 0

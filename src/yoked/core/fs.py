@@ -46,21 +46,22 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o666, durable: bool 
     # The random part keeps two writers apart, also threads and processes with the same number.
     # O_EXCL: a link that somebody else put there is not followed.
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            if durable:
-                os.fsync(descriptor)
-        temporary.replace(path)
-    except BaseException as problem:
-        if isinstance(problem, OSError):
-            # A write names no file.
-            problem.filename = str(path)
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                if durable:
+                    os.fsync(descriptor)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as problem:
+        # It names the temporary file, or none.
+        raise OSError(problem.errno, problem.strerror, str(path)) from problem
     if durable:
         sync_path(path.parent)
 

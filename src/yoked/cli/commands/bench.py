@@ -8,8 +8,9 @@ from typing import Annotated, get_args
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, check_folder_of, same_fleet
+from yoked.cli.flags import FleetFlag, same_fleet
 from yoked.cli.interrupt import ends_as_interrupt
+from yoked.cli.outfile import named_file
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
@@ -131,7 +132,8 @@ def _check(
     if plot is not None and plot.suffix not in PLOTS:
         why = f"{plot.suffix} is no file type of a plot" if plot.suffix else "no file type"
         raise UsageError(f"--plot {plot}: {why}", fix="end the name in .png, .svg or .pdf")
-    check_folder_of("--plot", plot)
+    if plot is not None:
+        named_file("--plot", plot, plot.name)
 
 
 def _flag(name: str) -> str:

