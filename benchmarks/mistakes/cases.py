@@ -220,6 +220,7 @@ MISTAKES = {
     "save": (
         Mistake("save nigt", "yoked runs", ("yoked runs",)),
         Mistake("save --wait 0", "--wait 120"),
+        Mistake("save --wait nan", "--wait 120"),
         Mistake("save --fleet none.toml", "yoked init HOST... --fleet none.toml"),
     ),
     "stop": (

@@ -193,3 +193,31 @@ def test_of_a_run_that_was_never_traced_it_is_said_how(lab: Any) -> None:
     assert told.json["error"]["fix"] == ["yoked trace short    while it goes on"]
     assert (unknown.status, unknown.json["error"]["fix"]) == (2, ["did you mean short?"])
     assert (long.status, "--steps 5000: 1 to 1,000 is possible" in long.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_of_a_run_whose_rank_is_stopped_that_is_said_and_its_earlier_trace_stays(lab: Any) -> None:
+    flags = lab.flags(num_iterations=50_000, save_every=-1, on_fault="report")
+    started = lab.train("night", *flags, ranks=2)
+    until(lambda: lab.lines("night") >= 3, started)
+    first = yoked(lab, "trace", "night", "--steps", "2", "--json")
+    trace = lab.runs / "night" / "trace.json.gz"
+    before = trace.read_bytes()
+    stopped = started.ranks()[1]
+
+    stopped.suspend()
+    saved = yoked(lab, "save", "night", "--wait", "3", "--json")
+    traced = yoked(lab, "trace", "night", "--wait", "3", "--json")
+    stopped.resume()
+    lines = lab.lines("night")
+    until(lambda: lab.lines("night") >= lines + 3, started)
+    yoked(lab, "stop", "night", "--now")
+    started.end()
+
+    assert (first.status, saved.status, traced.status) == (0, 1, 1)
+    why = f"rank 1 on this machine: its process {stopped.pid} was stopped"
+    assert f"within 3 s of being asked: {why}" in saved.json["error"]["what"]
+    assert f"no step of run night ended within 3 s: {why}" in traced.json["error"]["what"]
+    for ended in (saved, traced):
+        assert ended.json["error"]["fix"][0] == "yoked diagnose night"
+    assert trace.read_bytes() == before

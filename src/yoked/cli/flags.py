@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -85,6 +86,16 @@ def check_folder_of(flag: str, path: Path | None) -> None:
             f"{flag} {path}: there is no folder {path.parent}",
             fix=f"mkdir -p {path_word(path.parent)}",
         )
+
+
+def check_seconds(flag: str, value_s: float, *, fix: str, zero: bool = False) -> None:
+    """Raise UsageError for seconds that nobody can wait. zero: not to wait at all is possible."""
+    if not math.isfinite(value_s):
+        raise UsageError(f"{flag} {value_s:g}: not a number of seconds", fix=fix)
+    if value_s < 0 and zero:
+        raise UsageError(f"{flag} {value_s:g}: below 0", fix=fix)
+    if value_s <= 0 and not zero:
+        raise UsageError(f"{flag} {value_s:g}: not above 0", fix=fix)
 
 
 def same_fleet(named: Path | None) -> str:

@@ -17,10 +17,12 @@ from yoked.agent.jobfolder import ACTIVE, LAUNCHER_ENDED
 from yoked.agent.verdict import fault_of, held_up_by, verdict_of
 from yoked.core.parallel import map_hosts
 from yoked.core.patterns import MOST_PATTERNS
-from yoked.diagnosis.words import place
+from yoked.diagnosis.cause import SLOW
+from yoked.diagnosis.words import named, place
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.launch.bootstrap.outcome import HOST_LOST
 from yoked.remote.client import DEADLINE_S, AgentClient
+from yoked.units import format_duration
 
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
@@ -204,6 +206,27 @@ class Record:
     def held_up_line(self) -> str | None:
         """The root of what holds it up, in a line; None: nothing does, as far as can be told."""
         return fault_line(held_up_by(self.held_up[0])) if self.held_up else None
+
+    @property
+    def hung(self) -> bool:
+        """Whether something keeps it from getting on at all, as its hosts find."""
+        return bool(self.held_up) and self.held_up[0]["cause"] not in SLOW
+
+    @property
+    def no_step_because(self) -> str | None:
+        """Why a run that goes on ends no step, in a line, as far as its hosts know; None: unknown.
+
+        Of a training that is resumed, the first step is known from what its ranks are at.
+        """
+        if self.held_up_line is not None or not self.active:
+            return self.held_up_line
+        busy = self.busy[0] if self.busy else None
+        said = "" if busy is None else f"rank {busy['rank']} on {named(busy['host'])} is "
+        if busy is not None:
+            said += f"{busy['doing']} for {format_duration(busy['for_s'])}"
+        if self.trains and self.progress is None:
+            return f"its first step is not done yet{said and f': {said}'}"
+        return said or None
 
     @property
     def shares(self) -> Mapping[str, Any] | None:

@@ -19,6 +19,8 @@ from yoked.remote.client import AgentClient
 _POLL_S = 0.5
 # From the word until the slowest rank has heard it, and from the end of its steps to its file.
 _AROUND_S = 10.0
+# In which ranks of a run that hangs are heard of after that time, but for those that hang.
+_HUNG_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ def record(
         done = sum(len(each["traces"]) for each in answers.values())
         told(done)
         if done >= run.ranks or not any(each["active"] for each in answers.values()):
+            break
+        if time.monotonic() > until_s - _AROUND_S + _HUNG_S and handle.look().hung:
             break
         time.sleep(_POLL_S)
     return bring(handle, most_bytes)

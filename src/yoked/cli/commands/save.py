@@ -7,11 +7,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
+from yoked.cli.flags import FleetFlag, JsonFlag, RunName, check_seconds, same_fleet
 from yoked.cli.output import Output
-from yoked.errors import CheckpointError, UsageError
+from yoked.errors import CheckpointError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import reach_hosts
+from yoked.launch.registry import Record
 
 
 def command(
@@ -25,8 +26,7 @@ def command(
 
     The checkpoint stays where the run trains: yoked fetch brings it here.
     """
-    if wait <= 0:
-        raise UsageError(f"--wait {wait:g}: not above 0", fix="--wait 120")
+    check_seconds("--wait", wait, fix="--wait 120")
     output, flag = Output(json_mode=json_output), same_fleet(fleet)
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         found = hosts.run(run)
@@ -34,14 +34,7 @@ def command(
         step = found.save(wait)
         record = found.record
     if step is None and record.active:
-        raise CheckpointError(
-            f"run {record.name} has saved none within {wait:g} s of being asked: a step, or the "
-            "disk, takes longer",
-            fix=(
-                f"yoked save {name}{flag} --wait {3 * wait:g}",
-                f"yoked logs {name}{flag} --tail 20",
-            ),
-        )
+        raise _not_saved(record, wait, flag)
     if step is None:
         raise CheckpointError(
             f"run {record.name} is {record.state} meanwhile", fix=f"yoked attach {name}{flag}"
@@ -53,3 +46,18 @@ def command(
         next_commands=[f"yoked sample {name}" if local else f"yoked fetch {name}{flag}"],
     )
     return 0
+
+
+def _not_saved(record: Record, wait_s: float, flag: str) -> CheckpointError:
+    """Why a run that goes on has saved none, as far as its hosts know."""
+    name, again = quote(record.name), f"yoked save {quote(record.name)}{flag}"
+    if record.hung:
+        fix = (f"yoked diagnose {name}{flag}", f"{again}    once it goes on")
+    elif record.progress is None:
+        fix = (f"yoked attach {name}{flag}    shows its start", f"{again}    after its first step")
+    else:
+        fix = (f"{again} --wait {3 * wait_s:g}", f"yoked logs {name}{flag} --tail 20")
+    reason = record.no_step_because or "a step, or the disk, takes longer"
+    return CheckpointError(
+        f"run {record.name} has saved none within {wait_s:g} s of being asked: {reason}", fix=fix
+    )

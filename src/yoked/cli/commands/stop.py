@@ -6,9 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
+from yoked.cli.flags import FleetFlag, JsonFlag, RunName, check_seconds, same_fleet
 from yoked.cli.output import Output
-from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import reach_hosts
 from yoked.launch.registry import Record
@@ -34,8 +33,7 @@ def command(
 
     Only processes of that very launch get a signal.
     """
-    if wait < 0:
-        raise UsageError(f"--wait {wait:g}: below 0", fix="--wait 60")
+    check_seconds("--wait", wait, fix="--wait 60", zero=True)
     output, flag = Output(json_mode=json_output), same_fleet(fleet)
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         found = hosts.run(run)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from yoked.launch.handle import RunHandle
+    from yoked.launch.registry import Record
     from yoked.trace.clocks import Alignment
     from yoked.trace.events import Window
     from yoked.trace.recorded import RankTrace
@@ -67,11 +68,14 @@ def command(
         ranks = _read(came, output)
         if not ranks:
             raise _nothing_came(handle, wait, flag)
+        now = handle.look()
     from yoked.trace.clocks import align
     from yoked.trace.events import events_of, window_of, write_events
 
     alignment = align(ranks)
     window = window_of(ranks, alignment, steps)
+    if not window.steps and (now.hung or not any(trace.spans for trace in ranks)):
+        raise _no_step(now, wait, flag)
     told = _told(handle, ranks, alignment, window)
     with writing("--out", path):
         write_events(path, events_of(ranks, alignment, window), told)
@@ -128,10 +132,25 @@ def _nothing_came(handle: RunHandle, wait_s: int, flag: str) -> JobError:
         return JobError(
             f"run {run.name} has not begun", fix=f"yoked attach {name}{flag}    shows its start"
         )
+    if run.hung:
+        return _no_step(run, wait_s, flag)
+    reason = run.no_step_because or "it stands, or another version of yoked started it"
     return JobError(
-        f"no rank of run {run.name} has told within {wait_s:,} s what it does: it has not begun, "
-        "it stands, or another version of yoked started it",
+        f"no rank of run {run.name} has told within {wait_s:,} s what it does: {reason}",
         fix=(f"yoked diagnose {name}{flag}", f"yoked trace {name}{flag} --wait {3 * wait_s}"),
+    )
+
+
+def _no_step(run: Record, wait_s: int, flag: str) -> JobError:
+    """Nothing was recorded that is worth an earlier trace."""
+    name = quote(run.name)
+    reason = run.no_step_because or (
+        "its ranks were at something that is not recorded" if run.active else f"it is {run.state}"
+    )
+    again = "    once it goes on" if run.hung else f" --wait {3 * wait_s}"
+    return JobError(
+        f"no step of run {run.name} ended within {wait_s:,} s: {reason}",
+        fix=(f"yoked diagnose {name}{flag}", f"yoked trace {name}{flag}{again}"),
     )
 
 
