@@ -136,7 +136,7 @@ class Help(Pane):
 
     def rows(self, width: int) -> Sequence[Line]:
         """The text."""
-        rows = [line(" yoked watch only looks on: the run is left as it is."), ()]
+        rows = [line(" Looking on leaves the run as it is; only s and x act on it."), ()]
         for key, does in _HELP_KEYS:
             for place, text in enumerate(wrapped(does, width - 13)):
                 rows.append(line((" " + padded("" if place else key, 11), "key"), text))
