@@ -89,7 +89,10 @@ class Watching:
         """
         folder = Path(run) if run is not None else None
         if folder is not None and len(folder.parts) > 1 and folder.is_dir():
-            return self._choose_folder(run)
+            where = str(folder.resolve())
+            jobs = [each for each in self._records() if each.run_dir == where]
+            # A job that trains there tells more than the files: that it goes on, and its logs.
+            return self._choose_record(jobs[0]) if jobs else self._choose_folder(run)
         try:
             record = pick(self._records(), run)
         except UsageError as none:

@@ -12,7 +12,8 @@ import pytest
 from yoked.core.lines import lines_at
 from yoked.errors import HostError, JobError, UsageError
 from yoked.fleet.model import HERE, Fleet, Host
-from yoked.launch.hosts import reach_hosts
+from yoked.launch.hosts import Hosts, reach_hosts
+from yoked.launch.registry import Record
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
 from yoked.watch import watched
@@ -67,6 +68,41 @@ def test_a_folder_is_taken_as_it_is_named(tmp_path: Path, watching: Watching) ->
     folder = run(tmp_path / "elsewhere", "old", state="failed")
     watching.choose(str(folder))
     assert watching.look().state == "failed"
+
+
+def test_a_folder_in_which_a_job_trains_is_that_run(
+    runs: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(runs, "six")
+    job = {
+        "run": "six",
+        "launch_id": "x",
+        "state": "running",
+        "node_rank": 0,
+        "nodes": [{"host": HERE, "ranks": 1}],
+        "folder": "/jobs/six",
+        "trains": "six",
+        "run_dir": str(folder),
+        "started_s": 100.0,
+        "ended_s": None,
+        "now_s": 200.0,
+        "attempt": 0,
+        "failure": None,
+        "progress": None,
+        "stage": None,
+        "diagnosis": None,
+    }
+    monkeypatch.setattr(Hosts, "records", lambda _: [Record("six", "x", {HERE: job})])
+    # By whatever way it is named.
+    link = runs.parent / "link"
+    link.symlink_to(folder)
+    for named in (folder, link):
+        watching.choose(str(named))
+        view = watching.look()
+        assert (view.run, view.state, view.active) == ("six", "running", True)
+    other = run(runs.parent / "elsewhere", "six", state="finished")
+    watching.choose(str(other))
+    assert watching.look().state == "finished"
 
 
 def test_a_name_that_is_not_there_has_its_fix(runs: Path, watching: Watching) -> None:
