@@ -47,7 +47,7 @@ _DOING: Mapping[str, str] = {
     "compiling": "compiling",
     "evaluating": "evaluating",
     "saving": "saving",
-    "training": "running, without a line or a step yet,",
+    "training": "running without a line or a step yet",
     "meeting": "ranks meeting",
     "waiting for peers": "ranks waiting for each other",
 }

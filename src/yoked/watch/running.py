@@ -179,7 +179,8 @@ class WatchedRun:
             text = f"rank {first['rank']} on {named(first['host'])} is {first['doing']}"
             return Verdict("plain", text, tuple(again))
         if not self._metrics.recent and (stage := _stage(record)):
-            return Verdict("plain", stage, tuple(again))
+            text = f"run {self.name} has taken no step yet: {stage}"
+            return Verdict("plain", text, tuple(again))
         text = f"run {self.name} gets on"
         return Verdict("good", text, (*again, *figures["why"]), tuple(figures["next"]))
 

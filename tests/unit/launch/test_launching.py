@@ -77,7 +77,7 @@ def record(*stages: dict[str, Any] | None) -> Record:
         ),
         (
             (runs("a word of a later yoked"), runs("meeting"), runs("meeting")),
-            "running, without a line or a step yet, on i9",
+            "running without a line or a step yet on i9",
             1,
         ),
     ],

@@ -11,6 +11,7 @@ import pytest
 from yoked.launch.registry import Record
 from yoked.report.growing import Reading
 from yoked.watch.files import FolderFiles
+from yoked.watch.lines import lines
 from yoked.watch.running import WatchedRun
 from yoked.watch.view import View
 
@@ -159,19 +160,30 @@ def test_links_have_the_names_of_their_hosts_and_what_was_probed(tmp_path: Path)
     assert [each.memory_bytes for each in view.ranks] == [None, 9]
 
 
-def test_before_its_first_step_it_tells_what_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("doing", "says"),
+    [
+        ("importing torch", "importing torch on alpha and beta"),
+        ("training", "running without a line or a step yet on alpha and beta"),
+    ],
+)
+def test_before_its_first_step_it_tells_what_is_waited_for(
+    tmp_path: Path, doing: str, says: str
+) -> None:
     stage = {
         "attempt": 0,
         "begun": False,
         "since_s": 150.0,
         "hosts": [],
-        "ranks": [{"rank": 0, "doing": "importing torch", "since_s": 150.0}],
+        "ranks": [{"rank": 0, "doing": doing, "since_s": 150.0}],
     }
     path = tmp_path / "night"
     view = look(path, record(told(0, stage=stage), told(1, stage=stage)))
     assert view.verdict.level == "plain"
-    assert "torch" in view.verdict.text
-    assert view.progress.stage == view.verdict.text
+    assert view.verdict.text == f"run night has taken no step yet: {says}"
+    assert view.progress.stage == says
+    # It is said once.
+    assert says not in "\n".join(lines(view, 200))
     # Its folder is not there yet; its ranks are known.
     assert [each.host for each in view.ranks] == ["alpha", "beta"]
 

@@ -62,7 +62,7 @@ def header(view: View, width: int, *, bars: bool = True) -> Line:
 
 def _progress(view: View) -> LiveText:
     now, parts, done = view.progress, [], None
-    if now.stage and view.active and now.stage != view.verdict.text:
+    if now.stage and view.active and now.stage not in view.verdict.text:
         parts.append(LivePart(now.stage, 6))
     if now.steps:
         counter = f"{now.step:,}/{now.steps:,}"
