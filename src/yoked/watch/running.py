@@ -326,12 +326,15 @@ def _recent(steps: Sequence[StepLine]) -> RecentSteps:
 
 
 def _parts(now: RunMetrics, rank: int) -> dict[str, float]:
-    """Where a rank's time went, in shares of it. now: the last steps."""
+    """Where a rank's time went, in shares of it: together at most 1. now: the last steps."""
     if not now.elapsed_s or rank >= len(now.ranks):
         return {}
     sums = now.ranks[rank]
     seconds = {"computes": sums.compute_s, "sends": sums.comm_s, "waits": sums.wait_s}
-    return {name: each_s / now.elapsed_s for name, each_s in seconds.items()}
+    # A step's time is rank 0's. What that does between its steps, the others wait for in theirs,
+    # which are longer by as much; by its own clock a rank's three parts are all of its step.
+    whole_s = max(now.elapsed_s, sum(seconds.values()))
+    return {name: each_s / whole_s for name, each_s in seconds.items()}
 
 
 def _waited_for(now: RunMetrics) -> dict[int, tuple[int, ...]]:

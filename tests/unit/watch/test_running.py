@@ -107,6 +107,20 @@ def test_a_run_that_gets_on_shows_who_waits_for_whom(tmp_path: Path) -> None:
     assert view.figures["verdict"] == view.verdict.text
 
 
+def test_shares_of_a_rank_are_of_its_own_steps_where_they_are_longer(tmp_path: Path) -> None:
+    path = folder(tmp_path / "night")
+    # Rank 1 waits for what rank 0 does between its steps of a tenth of a second, too.
+    text = (path / "metrics.jsonl").read_text().replace("[0.05, 0.0]", "[0.05, 0.025]")
+    (path / "metrics.jsonl").write_text(text)
+    first, second = look(path, record(told(0), told(1))).ranks
+    assert sum(first.parts.values()) == pytest.approx(1.0)
+    assert second.parts == {
+        "computes": pytest.approx(0.08 / 0.125),
+        "sends": pytest.approx(0.02 / 0.125),
+        "waits": pytest.approx(0.025 / 0.125),
+    }
+
+
 def test_what_holds_it_up_stands_on_top_and_at_its_rank(tmp_path: Path) -> None:
     view = look(folder(tmp_path / "night"), record(told(0, CAUSE), told(1, CAUSE)))
     assert view.verdict.level == "bad"
