@@ -39,6 +39,8 @@ _T = TypeVar("_T")
 # Of the time: who waits for less does not wait for anybody.
 _WAITS = 0.05
 _FACTS_AGAIN_S = 30.0
+# What is said of a rank where no step has ended for long (diagnosis.gate.Busy).
+_STANDS = ("waiting for others", "at work")
 
 
 class WatchedRun:
@@ -189,6 +191,9 @@ class WatchedRun:
         step_s = _median_step_s(list(self._metrics.recent))
         last = metrics.last
         active = record is not None and record.active
+        if record is not None and _stands(record):
+            # Earlier steps say nothing of when the next one ends.
+            step_s = None
         left = None if steps is None or step_s is None else (steps - metrics.steps_done) * step_s
         return Progress(
             step=metrics.steps_done,
@@ -221,15 +226,19 @@ class WatchedRun:
             parts = _parts(now, rank) or told.get(rank, {})
             cause = blamed.get(rank)
             level: Level = "plain"
+            doing = busy.get(rank, "")
             if cause is not None:
                 level = "warning" if cause["cause"] in SLOW else "bad"
+                matter = str(cause["cause"]).removeprefix("rank-").replace("-", " ")
+                doing = matter if doing in ("", *_STANDS) else f"{matter}, {doing}"
             found.append(
                 RankNow(
                     rank=rank,
                     host=hosts[rank] if rank < len(hosts) else "",
                     parts=parts,
-                    waits_for=waited.get(rank, ()),
-                    doing=busy.get(rank, "") or (str(cause["cause"]) if cause else ""),
+                    # Before it stood it may have waited; now the others wait for it.
+                    waits_for=waited.get(rank, ()) if level != "bad" else (),
+                    doing=doing,
                     level=level,
                     memory_bytes=memory.get(rank),
                 )
@@ -269,6 +278,12 @@ def _over(record: Record | None, figures: Mapping[str, Any]) -> Verdict:
     if failure is not None and not any(failure["what"] in line for line in said):
         said = [headline(failure), *said]
     return Verdict(level, figures["verdict"], tuple(said), tuple(figures["next"]))
+
+
+def _stands(record: Record) -> bool:
+    """Whether it goes on, and no step of it ends."""
+    is_held_up = any(each["cause"] not in SLOW for each in record.held_up)
+    return is_held_up or any(each["doing"] in _STANDS for each in record.busy)
 
 
 def _stage(record: Record) -> str:

@@ -28,7 +28,8 @@ class Verdict:
 class RankNow:
     """A rank. parts: shares of the time by PARTS, of its last steps; of a program that tells of no
     steps, of its last 20 seconds; a part that is not known is missing. waits_for: the ranks that it
-    waited for. doing: what it does beside training ("saves"), or how it stands; empty: it trains.
+    waited for. doing: what is the matter with it ("stopped"), what it does beside training
+    ("saving"), or how it stands; empty: it trains.
     """
 
     rank: int
@@ -73,8 +74,8 @@ class RecentSteps:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is. step: steps done; steps: of all; left_s: foreseen. stage: what it does before
-    its first step, as its own live line says.
+    """How far it is. step: steps done; steps: of all; left_s: foreseen. left_s and tokens_per_s are
+    None while no step ends. stage: what it does before its first step, as its own live line says.
     """
 
     step: int = 0

@@ -128,8 +128,32 @@ def test_what_holds_it_up_stands_on_top_and_at_its_rank(tmp_path: Path) -> None:
     assert view.verdict.next == ("kill -CONT 383    on beta",)
     assert [(each.level, each.doing) for each in view.ranks] == [
         ("plain", ""),
-        ("bad", "rank-stopped"),
+        ("bad", "stopped"),
     ]
+    assert (view.progress.tokens_per_s, view.progress.left_s) == (None, None)
+    assert view.progress.loss is not None
+    assert not [each for each in lines(view, 200)[:1] if "tokens/s" in each or "left" in each]
+
+
+@pytest.mark.parametrize(("busy", "says"), [("at work", "stopped"), ("saving", "stopped, saving")])
+def test_what_is_the_matter_with_a_rank_comes_before_what_it_was_at(
+    tmp_path: Path, busy: str, says: str
+) -> None:
+    doing = {"rank": 1, "doing": busy, "for_s": 5.0, "at": "", "waits_in": ""}
+    diagnosis = {"attempt": 0, "time_s": 190.0, "causes": [CAUSE], "busy": [doing]}
+    path = folder(tmp_path / "night")
+    # Rank 1 was the one that waited, before it was stopped.
+    text = (path / "metrics.jsonl").read_text().replace("[0.05, 0.0]", "[0.0, 0.05]")
+    (path / "metrics.jsonl").write_text(text)
+    rank = look(path, record(told(0), told(1, diagnosis=diagnosis))).ranks[1]
+    assert (rank.doing, rank.waits_for) == (says, ())
+
+
+def test_no_speed_is_told_where_no_step_has_ended_for_long(tmp_path: Path) -> None:
+    doing = {"rank": 1, "doing": "at work", "for_s": 50.0, "at": "", "waits_in": ""}
+    diagnosis = {"attempt": 0, "time_s": 190.0, "causes": [], "busy": [doing]}
+    view = look(folder(tmp_path / "night"), record(told(0), told(1, diagnosis=diagnosis)))
+    assert (view.progress.tokens_per_s, view.progress.left_s) == (None, None)
 
 
 @pytest.mark.parametrize("change", [{"cause": "cpu-slow"}, {"certainty": "likely"}])
@@ -139,6 +163,8 @@ def test_what_only_slows_it_down_or_is_likely_is_a_warning(
     cause = {**CAUSE, **change}
     view = look(folder(tmp_path / "night"), record(told(0, cause), told(1)))
     assert view.verdict.level == "warning"
+    # Steps end where it is only slow.
+    assert (view.progress.tokens_per_s is not None) == ("cause" in change)
 
 
 def test_a_host_that_does_not_answer_is_told(tmp_path: Path) -> None:
