@@ -14,6 +14,7 @@ from yoked.watch.lines import lines
 from yoked.watch.terminal.charts import Curve, draw, sparks
 from yoked.watch.terminal.ink import is_simple, simple, text_of, wrapped
 from yoked.watch.terminal.log import moved, plain_line
+from yoked.watch.terminal.ranks import ranks
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +26,17 @@ def by_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["HEALTHY", "FAULT", "OVER", "PROGRAM", "EIGHT", "HOSTILE"])
 def test_a_view_is_told_in_lines(name: str, snapshot: SnapshotAssertion) -> None:
     assert "\n".join(lines(getattr(views, name), 100)) == snapshot
+
+
+@pytest.mark.parametrize("width", [79, 200])
+@pytest.mark.parametrize("bars", [False, True])
+def test_the_number_of_a_rank_and_its_memory_are_two_numbers(width: int, bars: bool) -> None:
+    waits = replace(views.HEALTHY.ranks[1], waits_for=(1,), memory_bytes=238_000_000)
+    view = replace(views.HEALTHY, ranks=(waits,), recent=views.recent(2))
+
+    row = text_of(ranks(view, width, rows=9, selected=None, bars=bars)[1])
+
+    assert row.endswith("waits 0.25 s for rank 1  238 MB")
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 200])

@@ -58,7 +58,7 @@ class _RankPlan:
         memory = max((len(_memory(each)) for each in view.ranks), default=0)
         self._memory = max(memory, 6) if memory and width >= 60 else 0
         self._shares = 15 if width >= 56 else 0
-        fixed = 5 + self._number + self._host + self._shares + self._memory + 3
+        fixed = 5 + self._number + self._host + self._shares + self._memory + 4
         room = width - fixed
         wanted = max((cell_len(tail) for tail in self._tails.values()), default=0)
         self._tail = min(max(wanted, cell_len(self._span)), max(room * 3 // 5, 0))
@@ -87,7 +87,7 @@ class _RankPlan:
             spans.append(Span("  " + padded(top, self._sparks), "dim"))
         spans.append(Span(" " + padded(self._span, self._tail), "dim"))
         if self._memory:
-            spans.append(Span(" " + padded("memory", self._memory, right=True), "dim"))
+            spans.append(Span("  " + padded("memory", self._memory, right=True), "dim"))
         return tuple(spans)
 
     def _legend(self) -> list[Span]:
@@ -130,14 +130,16 @@ class _RankPlan:
             spans.append(Span("  " + drawn, "waits"))
         spans.append(Span(" " + padded(self._tails[now.rank], self._tail), style))
         if self._memory:
-            spans.append(Span(" " + padded(_memory(now), self._memory, right=True)))
+            # Two cells: a rank's number and the bytes behind it are not read as one number.
+            spans.append(Span("  " + padded(_memory(now), self._memory, right=True)))
         return tuple(spans)
 
 
 def _tail(now: RankNow, wait_s: Sequence[Sequence[float]]) -> str:
     """What a rank does beside training, how long it waits in a step, and for whom."""
     known = wait_s[now.rank] if now.rank < len(wait_s) else ()
-    waits = [f"for {listed(map(str, now.waits_for))}"] if now.waits_for else []
+    word = "rank" if len(now.waits_for) == 1 else "ranks"
+    waits = [f"for {word} {listed(map(str, now.waits_for))}"] if now.waits_for else []
     if known and not now.doing:
         last = known[-NOW_STEPS:]
         waits.insert(0, format_duration(sum(last) / len(last)))
