@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.watch import views
 
-from yoked.watch.lines import lines
+from yoked.watch.lines import full, lines
 from yoked.watch.terminal.charts import Curve, draw, sparks
 from yoked.watch.terminal.ink import is_simple, simple, text_of, wrapped
 from yoked.watch.terminal.log import moved, plain_line
@@ -37,6 +37,44 @@ def test_the_number_of_a_rank_and_its_memory_are_two_numbers(width: int, bars: b
     row = text_of(ranks(view, width, rows=9, selected=None, bars=bars)[1])
 
     assert row.endswith("waits 0.25 s for rank 1  238 MB")
+
+
+@pytest.mark.parametrize("width", [50, 78])
+def test_fixes_and_reasons_are_whole_however_long(width: int) -> None:
+    fix = "top    on this machine: end python, or have it give way by renice" + " and more" * 20
+    slow = {**views.event(-1, "slow", "warning", "it is slow"), "fix": [fix]}
+    why = " ".join(f"word{place}" for place in range(80))
+    view = replace(
+        views.HEALTHY,
+        figures={"events": [slow]},
+        silent={"shed": why},
+        verdict=replace(views.HEALTHY.verdict, why=(why,)),
+    )
+
+    # The header alone is one line, and leaves out what has no room.
+    said = "\n".join(lines(view, width)[1:])
+    everything = " ".join(text for each in full(view, width) for text in text_of(each).split())
+
+    assert "…" not in said
+    assert " ".join(fix.split()) in " ".join(said.split())
+    assert " ".join(said.split()).count(why) == 2
+    assert "…" not in everything
+    assert everything.count(why) == 2
+
+
+def test_means_of_steps_are_told_apart_from_the_last_step() -> None:
+    few = {**views.HEALTHY.figures, "steps_each": 1}
+
+    means = "\n".join(lines(views.HEALTHY, 100))
+    each = "\n".join(lines(replace(views.HEALTHY, figures=few), 100))
+
+    assert "loss, means of 6 steps: 10.3466 nats at step 6, 3.0727 at step 1,234" in means
+    assert "loss of the last step: 3.1123 nats" in means
+    assert "speed, means of 6 steps: 12,360 tokens/s at step 6" in means
+    assert "speed of the last steps, by their median: 12,346 tokens/s" in means
+    assert "means of" not in each
+    assert "loss of the last step" not in each
+    assert "speed of the last steps, by their median: 12,346 tokens/s" in each
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 200])

@@ -93,7 +93,8 @@ def _print(view: View, output: Output) -> None:
     output.result(
         view.to_dict(),
         verdict=view.verdict.text,
-        evidence=lines(view, output.console.width),
+        # Evidence is indented by two.
+        evidence=lines(view, output.console.width - 2),
         next_commands=list(view.verdict.next),
     )
 

@@ -84,6 +84,7 @@ def verdict(view: View, width: int, rows: int) -> list[Line]:
     """Verdict, evidence, next command; as much of it as so many rows have room for."""
     told = view.verdict
     style = LEVEL_STYLES[told.level]
+    of_each = 3 if rows < 99 else 99
     others = bool(told.why or told.next or view.silent)
     text = wrapped(told.text, width - 7, most=max(1, min(2, rows - others)) if rows < 99 else 99)
     lines = _marked(MARKS[told.level], text, style, style or "strong")
@@ -94,16 +95,18 @@ def verdict(view: View, width: int, rows: int) -> list[Line]:
     for least in (True, False):
         for mark, texts in wanted:
             used = sum(map(len, parts.values())) - len(parts.get(mark, ()))
-            most = 1 if least else 3 * len(texts)
-            parts[mark] = _listed(mark, texts, width - 7, min(most, room - used))
+            most = 1 if least else of_each * len(texts)
+            parts[mark] = _listed(mark, texts, width - 7, min(most, room - used), of_each)
     return [*lines, *parts["! "], *parts["why"], *parts["next"]]
 
 
 def reasons(view: View, width: int) -> list[Line]:
-    """Who does not answer, and the evidence of the verdict."""
+    """Who does not answer, and the evidence of the verdict, in full."""
     found = reversed(_reasons(view))
     return [
-        each for mark, texts in found for each in _listed(mark, texts, width - 7, 3 * len(texts))
+        each
+        for mark, texts in found
+        for each in _listed(mark, texts, width - 7, 99 * len(texts), 99)
     ]
 
 
@@ -113,13 +116,15 @@ def _reasons(view: View) -> list[tuple[str, Sequence[str]]]:
     return [("why", view.verdict.why), ("! ", silent)]
 
 
-def _listed(mark: str, texts: Sequence[str], cells: int, rows: int) -> list[Line]:
-    """Texts behind their mark, in at most so many rows."""
+def _listed(mark: str, texts: Sequence[str], cells: int, rows: int, of_each: int) -> list[Line]:
+    """Texts behind their mark, in at most so many rows, and so many rows of each."""
     lines: list[Line] = []
     for place, text in enumerate(texts):
         room = rows - len(lines)
         if room > 0:
-            lines += _marked(mark if not place else "", wrapped(text, cells, most=min(room, 3)))
+            lines += _marked(
+                mark if not place else "", wrapped(text, cells, most=min(room, of_each))
+            )
     return lines
 
 
@@ -202,8 +207,11 @@ def events(view: View, width: int, rows: int, *, fixes: bool = False) -> list[Li
         begins = f"{when}  {'' if step is None else f'step {step:,}: '}"
         texts = [f"{begins}{each['text']}"]
         if fixes:
-            texts = wrapped(texts[0], width - 4, indent=cell_len(when) + 2)
-            texts += [f"{' ' * cell_len(when)}  fix: {fix}" for fix in each["fix"]]
+            indent = cell_len(when) + 2
+            texts = wrapped(texts[0], width - 4, indent=indent)
+            for fix in each["fix"]:
+                rest = wrapped(f"fix: {fix}", width - 4 - indent, indent=5)
+                texts += [f"{' ' * indent}{text}" for text in rest]
         for place, text in enumerate(texts):
             mark = MARKS[level] if not place else "  "
             told = text if fixes else fit(one_line(text), max(width - 4, 1))
