@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -536,3 +538,29 @@ def test_the_view_ends_with_its_terminal(real_terminal: Terminal) -> None:
     os.close(real_terminal.descriptor)
 
     assert real_terminal.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("stdin", ["<&-", "</dev/null", "<keys"])
+def test_without_a_keyboard_it_is_printed(tmp_path: Path, stdin: str) -> None:
+    folder = tmp_path / "runs" / "night"
+    folder.mkdir(parents=True)
+    line = {"attempt": 0, "step": 0, "loss": 2.5, "dt_s": 0.5, "tokens": [8]}
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    # A key of the view that asks what to stop.
+    (tmp_path / "keys").write_text("x")
+    command = "import sys; from yoked.cli.main import main; sys.exit(main())"
+    watches = f"exec {quote(sys.executable)} -c {quote(command)} watch night {stdin}"
+    terminal = Terminal(
+        ["bash", "-c", f"cd {quote(str(tmp_path))} && {watches}"],
+        TERM="xterm-256color",
+        PYTHONPATH=str(ROOT / "src"),
+        YOKED_STATE=str(tmp_path / "state"),
+    )
+    try:
+        told = terminal.until("seen at")
+        assert terminal.process.wait(20) == 0
+    finally:
+        terminal.close()
+    assert "loss 2.5000" in told
+    assert "Traceback" not in told
+    assert "\x1b[?1049h" not in told

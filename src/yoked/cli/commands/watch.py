@@ -44,7 +44,8 @@ def command(
     once: Annotated[
         bool,
         Parameter(
-            help="Print it as it is now, as lines, and end; so do --json and a pipe.", negative=""
+            help="Print it as it is now, as lines, and end; so do --json and a pipe at either end.",
+            negative="",
         ),
     ] = False,
     json_output: JsonFlag = False,
@@ -63,7 +64,13 @@ def command(
         raise UsageError(f"--port {port}: not between 1 and 65535", fix="--port 8765")
     if web and (once or json_output):
         raise UsageError("--web shows a page, and prints no view", fix="yoked watch --web")
-    prints = once or json_output or not sys.stdout.isatty()
+    # Python has None in the place of one that is closed. Keys come from a terminal alone: what a
+    # pipe brings stops no run.
+    prints = (
+        once
+        or json_output
+        or any(each is None or not each.isatty() for each in (sys.stdin, sys.stdout))
+    )
     with reach_hosts(open_fleet(fleet), output.note) as hosts:
         from yoked.watch.watched import Watching
 
