@@ -80,7 +80,7 @@ def command(
                 _require("starlette", "uvicorn")
                 from yoked.watch.web import serve
 
-                serve(watched, port=port, note=output.note)
+                serve(watched, chosen=chosen, port=port, note=output.note)
             elif prints:
                 if not chosen:
                     # As for a name that no run has.

@@ -16,7 +16,8 @@ from yoked.watch.web.changes import as_data, changes, sendable
 
 _T = TypeVar("_T")
 
-_LOOK_EVERY_S = 1.0
+# Between two looks: at a run, and at the list to choose from.
+_LOOK_EVERY_S, _RUNS_EVERY_S = 1.0, 10.0
 # A page that hears nothing for three times as long takes the connection for lost.
 _ALIVE_S = 5.0
 # A view that is older is not shown to a page that comes: a newer one is on its way.
@@ -28,12 +29,16 @@ Message = tuple[str, Any]
 class Looker:
     """Looks at a run for pages. All methods but `__init__` belong to one event loop.
 
+    chosen: whether `watched` has a run to look at; False: a page chooses one.
+
     A state is what a page shows: {"view": as `View`, or None, "problem": {"what", "fix", "since_s"}
-    or None}. After a look that fails, the last view stays.
+    or None, "choice": a list of `RunRow` while none is chosen, else None}. After a look that fails,
+    the last view stays.
     """
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, *, chosen: bool = True) -> None:
         self._watched = watched
+        self._chosen = chosen
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._state: dict[str, Any] | None = None
         self._looked_s = 0.0
@@ -62,8 +67,9 @@ class Looker:
             self._soon.clear()
             self._publish(await self._look())
             self._looked_s = time.monotonic()
+            again_s = _LOOK_EVERY_S if self._chosen else _RUNS_EVERY_S
             try:
-                await asyncio.wait_for(self._soon.wait(), _LOOK_EVERY_S)
+                await asyncio.wait_for(self._soon.wait(), again_s)
             except TimeoutError:
                 continue
 
@@ -113,17 +119,20 @@ class Looker:
         if run not in self._names:
             raise UsageError(f"no run of the list is named {one_line(run)}", fix="list them again")
         await self._ask(lambda: self._watched.choose(run))
+        self._chosen = True
         self._soon.set()
 
     async def _look(self) -> dict[str, Any]:
-        before = self._state or {"view": None, "problem": None}
+        before = self._state or {"view": None, "problem": None, "choice": None}
         try:
+            if not self._chosen:
+                return {"view": None, "problem": None, "choice": as_data(await self.runs())}
             view = await self._ask(lambda: as_data(self._watched.look()))
         except YokedError as problem:
             since_s = (before["problem"] or {}).get("since_s", time.time())
             told = {"what": problem.what, "fix": list(problem.fix), "since_s": since_s}
-            return {"view": before["view"], "problem": told}
-        return {"view": view, "problem": None}
+            return {**before, "problem": told}
+        return {"view": view, "problem": None, "choice": None}
 
     def _publish(self, state: dict[str, Any] | None) -> None:
         self._state = state

@@ -28,10 +28,11 @@ _STYLES = ("watch.css",)
 _SCRIPTS = ("state.js", "timeline.js", "now.js", "live.js")
 
 
-def serve(watched: Watched, *, port: int | None, note: Callable[[str], None]) -> None:
+def serve(watched: Watched, *, chosen: bool, port: int | None, note: Callable[[str], None]) -> None:
     """Serve the page of what is watched until Ctrl-C.
 
-    port: of 127.0.0.1; None: the first of PORTS that is free, else any. note: says one line.
+    chosen: False: begin with the list of runs. port: of 127.0.0.1; None: the first of PORTS that is
+    free, else any. note: says one line.
     Raises YokedError where the port that was asked for is taken.
     """
     token = kept_token()
@@ -43,7 +44,7 @@ def serve(watched: Watched, *, port: int | None, note: Callable[[str], None]) ->
         note(f"from another machine: {tunnel}    then the same address there; Ctrl-C ends it")
         # Ctrl-C is how one leaves.
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(Server(watched, token).until_ended(listener))
+            asyncio.run(Server(watched, token, chosen=chosen).until_ended(listener))
 
 
 def listening(port: int | None, note: Callable[[str], None]) -> socket.socket:
@@ -72,10 +73,12 @@ def listening(port: int | None, note: Callable[[str], None]) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Serves the page of what is watched. token: which the address of a page has in it."""
+    """Serves the page of what is watched. token: which the address of a page has in it. chosen: as
+    `Looker` says.
+    """
 
-    def __init__(self, watched: Watched, token: str) -> None:
-        self.looker = Looker(watched)
+    def __init__(self, watched: Watched, token: str, *, chosen: bool = True) -> None:
+        self.looker = Looker(watched, chosen=chosen)
         config = uvicorn.Config(
             app_of(self.looker, _page(), token),
             http="h11",

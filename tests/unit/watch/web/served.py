@@ -16,10 +16,10 @@ TOKEN = "a-token_of-these-tests"
 class Served:
     """A server in a thread of this process."""
 
-    def __init__(self, watched: Watched, port: int = 0) -> None:
+    def __init__(self, watched: Watched, port: int = 0, *, chosen: bool = True) -> None:
         self._listener = listening(port, lambda _: None)
         self.port: int = self._listener.getsockname()[1]
-        self.server = Server(watched, TOKEN)
+        self.server = Server(watched, TOKEN, chosen=chosen)
         self.problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -41,8 +41,8 @@ class Served:
 
 
 @contextmanager
-def served(watched: Watched, port: int = 0) -> Iterator[Served]:
-    found = Served(watched, port)
+def served(watched: Watched, port: int = 0, *, chosen: bool = True) -> Iterator[Served]:
+    found = Served(watched, port, chosen=chosen)
     try:
         yield found
     finally:

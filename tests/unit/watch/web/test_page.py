@@ -272,6 +272,33 @@ def test_another_run_is_chosen_from_the_list(opened: Opened) -> None:
     assert (pressed, zoomed) == ("day", 0)
 
 
+def test_a_run_is_chosen_where_none_goes_on(opened: Opened) -> None:
+    with served(Moving(), chosen=False) as server:
+        page = opened(server)
+        wait_for(page, "document.querySelectorAll('.runs tbody tr').length === 2")
+        before = text_of(page)
+        page.run("document.querySelectorAll('.runs tbody button')[1].click()")
+        wait_for(page, "live.state().view?.run === 'day' && document.title.includes('day')")
+        page.settle()
+        after = text_of(page)
+        complaints = page.complaints
+
+    assert "Choose a run to look at" in before
+    assert "failed" not in before
+    assert "Looking for the first time" not in before
+    assert "Choose a run to look at" not in after
+    assert "Other runs" in after
+    assert complaints == []
+
+
+def test_where_no_run_is_there_to_choose_the_page_says_what_to_do(opened: Opened) -> None:
+    with served(Nothing(), chosen=False) as server:
+        text = text_of(opened(server))
+
+    assert "There is no run to look at" in text
+    assert "yoked train" in text
+
+
 def test_foreign_words_are_only_ever_text(opened: Opened) -> None:
     watched = Moving(host=HOSTILE)
     watched.run = HOSTILE

@@ -315,6 +315,21 @@ def test_another_run_is_looked_at_once_it_is_chosen() -> None:
     assert run == ["day"]
 
 
+def test_where_no_run_was_chosen_there_is_a_list_to_choose_from() -> None:
+    watched = Moving()
+    with served(watched, chosen=False) as server, stream(server) as events:
+        _, state = events.next()
+        looks = watched.looks
+        status, _, _ = asked(server, "choose?run=day", method="POST")
+        _, change = events.next()
+
+    assert (state["view"], state["problem"], looks) == (None, None, 0)
+    assert [row["run"] for row in state["choice"]] == ["night", "day"]
+    assert status == 200
+    assert change["view"][0]["run"] == "day"
+    assert change["choice"] == [None]
+
+
 def test_more_pages_than_the_most_are_told_so() -> None:
     with served(Moving()) as server:
         streams = [Stream(server) for _ in range(MOST_PAGES)]

@@ -10,7 +10,7 @@ const live = (() => {
   const ZOOMED_MS = 200;
   const MOST_POINTS = 600;
 
-  let told = null; // {view, problem}, as the server has it
+  let told = null; // {view, problem, choice}, as the server has it
   let source = null;
   let heard = performance.now();
   let looked = performance.now();
@@ -156,9 +156,11 @@ const live = (() => {
     document.title = title;
     if (document.hidden) return;
     document.documentElement.classList.toggle("stale", lostSince !== null || Boolean(told?.problem));
-    const listed = now.runs(view?.run, runs, { open: list, choose });
+    const choice = told?.choice ?? null;
+    const listed = choice !== null ? now.choice(choice, runs.problem, choose)
+      : now.runs(view?.run, runs, { open: list, choose });
     const on_top = [
-      now.connection({ lostSince, isOld, seen: view?.time_s ?? null, view }),
+      now.connection({ lostSince, isOld, seen: view?.time_s ?? null, view, choice }),
       now.problem(told?.problem ?? null),
     ];
     if (view === null) {

@@ -20,11 +20,12 @@ const now = (() => {
   // ---------------------------------------------------------------- on top
 
   /** Whether it hears from the server, and how the run stands. lostSince, seen: Unix, or null. */
-  function connection({ lostSince, isOld, seen, view }) {
+  function connection({ lostSince, isOld, seen, view, choice }) {
     const isEnded = view !== null && !view.active;
     const last = seen === null ? "" : ` The figures are those of ${clockOf(seen)}.`;
     const text = lostSince !== null
       ? `✕ Not connected since ${clockOf(lostSince)}. It tries again every second.${last}`
+      : choice !== null ? "● Connected. No run is chosen yet."
       : seen === null ? "… Looking for the first time."
       : isOld ? `● Connected; the last look takes long.${last}`
       : isEnded ? "■ Connected. This run does not go on." : "● Connected, live";
@@ -144,22 +145,36 @@ const now = (() => {
   }
 
   /** The list of runs. told: {rows, problem, isAsked}. */
-  function runs(current, told, { open, choose }) {
-    const rows = (told.rows ?? []).map((row) => [
+  /** A list of runs, or that there are none. */
+  function table(rows, current, choose) {
+    if (!rows.length) return h("p", { class: "empty" }, "There are no runs yet.");
+    const cells = rows.map((row) => [
       h("button", { type: "button", "aria-pressed": String(row.run === current), on: { click: () => choose(row.run) } },
         row.run),
       row.state, row.hosts.join(", "), isNumber(row.when_s) ? clockOf(row.when_s) : "",
       isNumber(row.step) ? grouped(row.step) : "", isNumber(row.loss) ? row.loss.toFixed(4) : "",
     ]);
+    return [
+      h("p", { class: "muted" }, "One that is chosen is shown on all pages of this server."),
+      sections.table("Runs", [["run"], ["state"], ["hosts"], ["began or was last alive"], ["step", true], ["loss", true]], cells)];
+  }
+
+  /** In the place of a run, where none was named and none goes on. */
+  function choice(rows, problem, choose) {
+    return h("div", { key: "choice", class: "runs" },
+      h("h1", { class: "verdict plain" }, rows.length ? "Choose a run to look at" : "There is no run to look at"),
+      problem && h("p", { class: "empty", role: "alert" }, problem),
+      table(rows, null, choose),
+      !rows.length && h("ul", { class: "next" }, sections.nextStep("yoked train")));
+  }
+
+  function runs(current, told, { open, choose }) {
     return h("details", { key: "runs", class: "runs", on: { toggle: (event) => event.target.open && open() } },
       h("summary", {}, "Other runs"),
       told.isAsked && h("p", { class: "muted" }, "The hosts are asked…"),
       told.problem && h("p", { class: "empty", role: "alert" }, told.problem),
-      told.rows?.length === 0 && h("p", { class: "empty" }, "There are no runs yet."),
-      rows.length > 0 && [
-        h("p", { class: "muted" }, "One that is chosen is shown on all pages of this server."),
-        sections.table("Runs", [["run"], ["state"], ["hosts"], ["began or was last alive"], ["step", true], ["loss", true]], rows)]);
+      told.rows && table(told.rows, current, choose));
   }
 
-  return { connection, problem, verdict, silent, progress, waiting, links, cost, runs };
+  return { connection, problem, verdict, silent, progress, waiting, links, cost, runs, choice };
 })();
