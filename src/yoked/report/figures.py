@@ -84,7 +84,7 @@ def _rank(record: RunRecord, rank: int, sums: RankSums) -> dict[str, Any]:
     seconds = {name: getattr(sums, name) for name in RANK_TIMES}
     return {
         "rank": rank,
-        "host": record.facts.host_of(rank),
+        "host": record.host_of(rank),
         "tokens": sums.tokens,
         **seconds,
         "head_s": sums.head_s,
@@ -187,7 +187,7 @@ def _why(record: RunRecord, seen: Mapping[str, Any] | None) -> list[str]:
 
 
 def _named(record: RunRecord, rank: int) -> str:
-    host = record.facts.host_of(rank)
+    host = record.host_of(rank)
     return f"rank {rank} on {host}" if host else f"rank {rank}"
 
 

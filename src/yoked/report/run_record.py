@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 from yoked.core.fs import read_json
 from yoked.core.names import path_word
 from yoked.core.schema import decode
+from yoked.diagnosis.words import named
 from yoked.errors import YokedError
 from yoked.fleet.file import FILE_NAME
+from yoked.fleet.model import HERE
 from yoked.journal import read
 from yoked.report.metrics import RunMetrics, read_metrics
 from yoked.runs import copied_from, same_runs
@@ -148,6 +150,17 @@ class RunRecord:
     def name(self) -> str:
         """The run's name."""
         return self.facts.run or self.folder.name
+
+    def host_of(self, rank: int) -> str:
+        """What a rank's host is called; empty where that is not on record.
+
+        As the diagnosis has it: where the run was on this machine alone, that is no name.
+        """
+        name = self.facts.host_of(rank)
+        is_one = len({each.name for each in self.facts.hosts}) == 1
+        begins = (line for line in self.timeline if line.get("event") == "begin")
+        is_here = is_one and any(line.get("host") == HERE for line in begins)
+        return named(HERE) if name and is_here else name
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -46,7 +46,7 @@ def shares_of_time(record: RunRecord) -> dict[str, Any] | None:
         "ranks": [
             {
                 "rank": rank,
-                "host": record.facts.host_of(rank),
+                "host": record.host_of(rank),
                 **{name: [told.get(rank, {}).get(name) for told in by_rank] for name in MEANT},
             }
             for rank in ranks

@@ -99,7 +99,7 @@ def _sentence(record: RunRecord, event: Mapping[str, Any]) -> str | None:
 
 def _moved(record: RunRecord, event: Mapping[str, Any]) -> str:
     if amount(event.get("rank")):
-        host = record.facts.host_of(event["rank"])
+        host = record.host_of(event["rank"])
         return f"{host or 'rank ' + str(event['rank'])} got {event['why']}"
     return "rows were moved by the steps measured"
 

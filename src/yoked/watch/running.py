@@ -14,7 +14,6 @@ from yoked.core.schema import decode
 from yoked.diagnosis.cause import SLOW
 from yoked.diagnosis.words import named
 from yoked.errors import YokedError
-from yoked.fleet.model import HERE
 from yoked.launch.launching import line_of
 from yoked.launch.registry import Record, fault_line, headline, warning_lines
 from yoked.report.figures import curve_of, figures_of
@@ -129,7 +128,7 @@ class WatchedRun:
             time_s=time.time(),
             verdict=verdict,
             progress=self._progress(record),
-            ranks=self._ranks(record, steps[-NOW_STEPS:]),
+            ranks=self._ranks(record, report, steps[-NOW_STEPS:]),
             links=self._links(record),
             recent=recent,
             figures=figures,
@@ -205,16 +204,16 @@ class WatchedRun:
             stage=_stage(record) if record is not None and active and last is None else "",
         )
 
-    def _ranks(self, record: Record | None, steps: Sequence[StepLine]) -> tuple[RankNow, ...]:
+    def _ranks(
+        self, record: Record | None, report: RunRecord, steps: Sequence[StepLine]
+    ) -> tuple[RankNow, ...]:
         now = RunMetrics()
         for each in steps:
             if all(each.by_rank.get(name) for name in RANK_TIMES):
                 now.add(each)
-        # This machine has a name in the run's own record.
-        hosts = [
-            (self._facts.host_of(rank) or name) if name == HERE else name
-            for rank, name in enumerate(_hosts(record))
-        ] or [each.name for each in self._facts.hosts]
+        # By the names that the verdict has, too.
+        hosts = [*map(named, _hosts(record))]
+        hosts = hosts or [report.host_of(rank) for rank in range(len(self._facts.hosts))]
         count = max(len(hosts), len(self._metrics.metrics.ranks))
         told = {} if now.ranks else _shares(record)
         waited = _waited_for(now)

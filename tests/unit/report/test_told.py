@@ -194,3 +194,12 @@ def test_this_machine_is_no_dot_in_a_sentence(tmp_path: Path) -> None:
     write(tmp_path / "diagnosis.jsonl", [{**cause(1.0, "sure"), "hosts": ["."]}])
     (told,) = figures_of(read_run(tmp_path))["events"]
     assert told["text"] == "rank 1 on this machine: its process was stopped (rank-stopped)"
+
+
+def test_a_host_of_a_fleet_keeps_its_name(folder: Path) -> None:
+    begin = {**TIMELINE[0], "host": "."}
+    write(folder / "diagnosis.jsonl", [begin, *TIMELINE[1:]])
+
+    found = figures_of(read_run(folder))
+
+    assert [rank["host"] for rank in found["shares"]["ranks"]] == ["alpha", "beta"]

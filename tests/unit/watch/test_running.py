@@ -278,6 +278,24 @@ def test_files_that_cannot_be_read_are_told_and_what_was_known_stays(tmp_path: P
     assert view.progress.step == 30
 
 
+def test_this_machine_has_one_name_in_all_that_is_said(tmp_path: Path) -> None:
+    facts = {**FACTS, "hosts": [{"name": "i9", "rank": 0}, {"name": "i9", "rank": 1}]}
+    path = folder(tmp_path / "night", run=facts, result={"state": "finished"})
+    begin = {"time_s": 1.0, "attempt": 0, "event": "begin", "launch_id": "x", "host": "."}
+    (path / "diagnosis.jsonl").write_text(f"{json.dumps(begin)}\n")
+    both = [{"host": ".", "ranks": 2}]
+    stopped = {**CAUSE, "hosts": ["."]}
+
+    live = look(path, Record("night", "x", {".": told(0, stopped, nodes=both)}))
+    over = look(path, None)
+
+    assert live.verdict.text.startswith("rank 1 on this machine: ")
+    for view in (live, over):
+        assert {each.host for each in view.ranks} == {"this machine"}
+        assert {each["host"] for each in view.figures["ranks"]} == {"this machine"}
+    assert "rank 1 on this machine is waited for most" in over.verdict.why[1]
+
+
 def test_steps_are_shown_closer(tmp_path: Path) -> None:
     run = WatchedRun("night", FolderFiles(folder(tmp_path / "n")), Reading(), most_bytes=1 << 20)
     run.update(active=False)
