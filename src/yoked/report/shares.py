@@ -5,10 +5,12 @@ Source: the lines "shares" of diagnosis.jsonl, each over the last 20 s (diagnosi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
+from yoked.diagnosis.cause import SLOW
 from yoked.report.run_record import RunRecord
 from yoked.shape import amount, misfit, quantity
 
@@ -17,6 +19,8 @@ MEANT = {"computes": "computing", "waits_for_core": "waiting for a core", "waits
 _SPAN_S = 20.0
 _CAUSE = {"time_s": quantity, "cause": str, "since_s?": quantity, "lasted_s?": quantity}
 _BEGIN = {"time_s": quantity, "event": lambda event: event == "begin"}
+_HOLDS = {"event": lambda event: event == "cause", "hosts": [str], "what": str}
+_ENDS = {"time_s": quantity, "event": lambda event: event in ("begin", "end")}
 _SHARES = {
     "time_s": quantity,
     "ranks": [
@@ -73,7 +77,18 @@ def _lines(record: RunRecord) -> Iterator[Mapping[str, Any]]:
 
 def _stops(record: RunRecord) -> Iterator[tuple[float, float]]:
     """Since when, and until when, each cause held that is no mere slowness."""
+    held: dict[tuple[str, str, str], float] = {}
     for line in record.timeline:
-        if misfit(line, _CAUSE) is None and not line["cause"].endswith("-slow"):
+        if misfit(line, _CAUSE) is None and line["cause"] not in SLOW:
+            who = (line["cause"], str(line.get("hosts")), str(line.get("rank")))
             lasted_s = line.get("lasted_s", line.get("since_s", 0.0))
             yield line["time_s"] - lasted_s, line["time_s"]
+            if line.get("event") == "over":
+                held.pop(who, None)
+            elif misfit(line, _HOLDS) is None:
+                held.setdefault(who, line["time_s"] - lasted_s)
+        elif misfit(line, _ENDS) is None:
+            # A cause that held until the end of an attempt has no `over`.
+            yield from ((since_s, line["time_s"]) for since_s in held.values())
+            held.clear()
+    yield from ((since_s, math.inf) for since_s in held.values())

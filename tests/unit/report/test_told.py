@@ -128,6 +128,21 @@ def test_time_of_a_program_is_that_in_which_nothing_held_it_up(folder: Path) -> 
     conforms("report", {**found, "page": "x"})
 
 
+def test_time_in_which_a_cause_held_until_the_end_is_left_out(folder: Path) -> None:
+    ending = [cause(1105.0, "likely"), shares(1135.0, 0.0), shares(1155.0, 0.0)]
+    end = {**TIMELINE[-1], "time_s": 1160.0, "finished": False}
+    begin = {**TIMELINE[0], "time_s": 1170.0}
+    again = shares(1195.0, 0.4)
+
+    for lines in ([*ending, end, begin, again], [*ending, begin, again]):
+        write(folder / "diagnosis.jsonl", [*TIMELINE[:-1], *lines])
+        found = figures_of(read_run(folder))["shares"]
+        assert found["time_s"] == [25.0, 70.0, 95.0, 195.0]
+    # It holds yet.
+    write(folder / "diagnosis.jsonl", [*TIMELINE[:-1], *ending])
+    assert figures_of(read_run(folder))["shares"]["time_s"] == [25.0, 70.0, 95.0]
+
+
 def test_what_ended_a_run_is_told(folder: Path) -> None:
     failure = {
         "cause": "rank-failed",
