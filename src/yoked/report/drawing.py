@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from yoked.core.fs import write_bytes
-from yoked.errors import YokedError
+from yoked.core.faults import fault
+from yoked.core.fs import NO_ROOM, disk_full, nearest_folder, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,7 @@ def save(figure: Figure, path: Path) -> None:
     try:
         write_bytes(path, content.getvalue())
     except OSError as problem:
-        raise YokedError(
-            f"{path} cannot be written: {problem.strerror}",
-            fix=f"free space on the disk of {path.parent}, or name another file",
-        ) from problem
+        if problem.errno in NO_ROOM:
+            raise disk_full(path, None) from problem
+        reason, parent = problem.strerror or problem, nearest_folder(path.parent)
+        raise fault("write-failed", path=path, reason=reason, parent=parent) from problem

@@ -172,16 +172,26 @@ def test_a_line_that_no_run_writes_is_named(tmp_path: Path, line: dict[str, obje
         plot_loss(run)
 
 
-def test_a_picture_for_which_there_is_no_room_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "code", "what"),
+    [
+        (errno.ENOSPC, "disk-full", "loss.png: the disk is full"),
+        (errno.EACCES, "write-failed", "loss.png cannot be written: Permission denied"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str, what: str
 ) -> None:
     def refuse(path: Path, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("yoked.report.drawing.write_bytes", refuse)
 
-    with pytest.raises(YokedError, match=r"loss\.png cannot be written: No space left"):
+    with pytest.raises(YokedError) as told:
         plot_loss(make_run(tmp_path / "r"))
+
+    assert told.value.code == code
+    assert what in told.value.what
 
 
 @given(
