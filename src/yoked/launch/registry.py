@@ -214,11 +214,14 @@ class Record:
 
     @property
     def no_step_because(self) -> str | None:
-        """Why a run that goes on ends no step, in a line, as far as its hosts know; None: unknown.
+        """Why no step ends, in a line, as far as its hosts know: why it failed, if it did. None: it
+        is not known.
 
         Of a training that is resumed, the first step is known from what its ranks are at.
         """
-        if self.held_up_line is not None or not self.active:
+        if not self.active:
+            return fault_line(self.faults[0]) if self.faults else None
+        if self.held_up_line is not None:
             return self.held_up_line
         busy = self.busy[0] if self.busy else None
         said = "" if busy is None else f"rank {busy['rank']} on {named(busy['host'])} is "

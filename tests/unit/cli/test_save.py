@@ -8,6 +8,7 @@ import pytest
 from tests.unit.cli.test_diagnose import CAUSE, record, told
 
 from yoked.cli.commands.save import _not_saved
+from yoked.cli.commands.trace import _no_step
 from yoked.cli.main import main
 from yoked.launch.registry import Record
 
@@ -65,3 +66,29 @@ def test_a_slow_run_is_not_said_to_hang() -> None:
     assert of(CAUSE).hung
     assert not of(slow).hung
     assert of(slow).no_step_because == of(slow).held_up_line
+
+
+def test_a_run_that_fails_while_it_is_asked_to_save_says_why() -> None:
+    failure = {"host": "beta", "rank": 1, "what": "its process 7 was stopped", "fix": []}
+
+    failed = _not_saved(of(state="failed", failure=failure), 3.0, "")
+    ended = _not_saved(of(state="finished"), 3.0, "")
+
+    said = "run night is failed meanwhile: rank 1 on beta: its process 7 was stopped"
+    assert failed.what == said
+    assert ended.what == "run night is finished meanwhile"
+    assert failed.fix == ("yoked attach night",)
+
+
+def test_a_trace_without_a_step_says_why_and_what_to_do() -> None:
+    failure = {"host": "beta", "rank": 1, "what": "killed by SIGKILL", "fix": []}
+
+    hung, slow = _no_step(of(CAUSE), 3, ""), _no_step(of(), 3, "")
+    failed = _no_step(of(state="failed", failure=failure), 3, "")
+
+    assert hung.fix == ("yoked diagnose night", "yoked trace night    once it goes on")
+    assert CAUSE["what"] in hung.what
+    assert slow.fix == ("yoked diagnose night", "yoked trace night --wait 9")
+    said = "no step of run night ended within 3 s: rank 1 on beta: killed by SIGKILL"
+    assert (failed.what, failed.fix[0]) == (said, "yoked diagnose night")
+    assert not any("trace" in line for line in failed.fix)

@@ -33,12 +33,8 @@ def command(
         name = quote(found.record.name)
         step = found.save(wait)
         record = found.record
-    if step is None and record.active:
-        raise _not_saved(record, wait, flag)
     if step is None:
-        raise CheckpointError(
-            f"run {record.name} is {record.state} meanwhile", fix=f"yoked attach {name}{flag}"
-        )
+        raise _not_saved(record, wait, flag)
     local = record.run_dir is not None
     output.result(
         {"run": record.name, "step": step, "host": record.host_of(0)},
@@ -49,15 +45,22 @@ def command(
 
 
 def _not_saved(record: Record, wait_s: float, flag: str) -> CheckpointError:
-    """Why a run that goes on has saved none, as far as its hosts know."""
+    """Why a run has saved none, as far as its hosts know."""
     name, again = quote(record.name), f"yoked save {quote(record.name)}{flag}"
+    reason = record.no_step_because
+    if not record.active:
+        why = "" if reason is None else f": {reason}"
+        return CheckpointError(
+            f"run {record.name} is {record.state} meanwhile{why}", fix=f"yoked attach {name}{flag}"
+        )
     if record.hung:
         fix = (f"yoked diagnose {name}{flag}", f"{again}    once it goes on")
     elif record.progress is None:
         fix = (f"yoked attach {name}{flag}    shows its start", f"{again}    after its first step")
     else:
         fix = (f"{again} --wait {3 * wait_s:g}", f"yoked logs {name}{flag} --tail 20")
-    reason = record.no_step_because or "a step, or the disk, takes longer"
     return CheckpointError(
-        f"run {record.name} has saved none within {wait_s:g} s of being asked: {reason}", fix=fix
+        f"run {record.name} has saved none within {wait_s:g} s of being asked: "
+        f"{reason or 'a step, or the disk, takes longer'}",
+        fix=fix,
     )

@@ -148,9 +148,10 @@ def _no_step(run: Record, wait_s: int, flag: str) -> JobError:
         "its ranks were at something that is not recorded" if run.active else f"it is {run.state}"
     )
     again = "    once it goes on" if run.hung else f" --wait {3 * wait_s}"
+    retry = [f"yoked trace {name}{flag}{again}"] if run.active else run.go_on(flag)
     return JobError(
         f"no step of run {run.name} ended within {wait_s:,} s: {reason}",
-        fix=(f"yoked diagnose {name}{flag}", f"yoked trace {name}{flag}{again}"),
+        fix=(f"yoked diagnose {name}{flag}", *retry),
     )
 
 
