@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pydantic_core import from_json
+
 from yoked.core.lines import lines_at, read_part
 from yoked.report.metrics import (
     MOST_POINTS,
@@ -25,6 +27,7 @@ from yoked.report.metrics import (
     StepLine,
     some_that_count,
 )
+from yoked.shape import amount
 
 # Steps that are kept one by one.
 RECENT = 240
@@ -33,6 +36,8 @@ _AROUND = 12
 # Steps between two places of the file that are known; and how often those of a part are looked for.
 _KNOWN_EVERY = 64
 _CLOSER = 2
+# A line with one of these is of a kind that is read here.
+_KINDS = ("loss", "val_bpb", "resumed_at")
 
 
 class Lines(Protocol):
@@ -78,7 +83,8 @@ class GrowingMetrics:
     """A run's journal, and what is known of it by now.
 
     eval_every: steps between evaluations; None: not known. sampled: lines of it were left out.
-    recent: the last steps, each of them.
+    recent: the last steps, each of them. damaged: how many of the lines that were read are no lines
+    of a run; first_damaged: the number of the first one; None: not known, or there is none.
     """
 
     def __init__(self, lines: Lines, reading: Reading = Reading()) -> None:
@@ -91,6 +97,10 @@ class GrowingMetrics:
         self.metrics = RunMetrics()
         self.recent: deque[StepLine] = deque(maxlen=RECENT)
         self.sampled = False
+        self.damaged = 0
+        self.first_damaged: int | None = None
+        # Lines that were read.
+        self._lines_read = 0
         # The last one that is known; -1: none.
         self._attempt = -1
         # Up to here it was read. None: not at all.
@@ -107,7 +117,8 @@ class GrowingMetrics:
         whole = added[: added.rfind(b"\n") + 1]
         if not whole:
             return False
-        found = _counting(self._end, whole)
+        raw = _numbered(self._end, whole)
+        found = _of_lines(raw)
         if any(self._begins_anew(line) for _, line in found):
             # It may have gone on before the last step: what came after that counts no more.
             self._begin()
@@ -118,6 +129,7 @@ class GrowingMetrics:
                 self._begin()
                 return self._open()
         self._end += len(whole)
+        self._count_damaged(raw, found)
         for offset, line in found:
             self._take(offset, line)
         return True
@@ -151,7 +163,10 @@ class GrowingMetrics:
             content = self._lines.part(0, self._reading.whole_bytes)
             whole = content[: content.rfind(b"\n") + 1]
             self._end = len(whole)
-            for offset, line in _counting(0, whole):
+            raw = _numbered(0, whole)
+            found = _of_lines(raw)
+            self._count_damaged(raw, found)
+            for offset, line in found:
                 self._take(offset, line)
             return bool(whole)
         self.sampled = True
@@ -165,7 +180,9 @@ class GrowingMetrics:
         if self.eval_every:
             known = [(offset, _index(line)) for offset, line in _of_lines(raw + last)]
             raw += self._around_evaluations(known, tail_at + begin, self.eval_every)
-        found = _of_lines(sorted(set(raw)) + last)
+        read = sorted(set(raw)) + last
+        found = _of_lines(read)
+        self._count_damaged(read, found)
         early = [(offset, line) for offset, line in found if offset < tail_at + begin]
         late = found[len(early) :]
         # Old and new steps alike have a point of so many steps.
@@ -204,6 +221,18 @@ class GrowingMetrics:
         return [(at, raw) for at, raw in found if at < end and b'"val_bpb"' in raw]
 
     # ---- lines as they come
+
+    def _count_damaged(
+        self, raw: Sequence[tuple[int, bytes]], found: Sequence[tuple[int, Line]]
+    ) -> None:
+        """raw: the lines that were read next; found: those of them that count."""
+        known = {offset for offset, _ in found}
+        for number, (offset, line) in enumerate(raw, start=self._lines_read + 1):
+            if offset not in known and _is_damaged(line):
+                self.damaged += 1
+                if self.first_damaged is None and not self.sampled:
+                    self.first_damaged = number
+        self._lines_read += len(raw)
 
     def _begins_anew(self, line: Line) -> bool:
         """Whether a line may be a later attempt's first."""
@@ -268,6 +297,20 @@ def _counting(offset: int, content: bytes) -> list[tuple[int, Line]]:
 def _of_lines(raw: Sequence[tuple[int, bytes]]) -> list[tuple[int, Line]]:
     """Those that count, each with its offset."""
     return [(raw[at][0], line) for at, line in some_that_count([line for _, line in raw])]
+
+
+def _is_damaged(line: bytes) -> bool:
+    """Whether a line that does not count is none of a run; others count for nothing as a later
+    attempt took their steps again, or are of another kind.
+    """
+    if some_that_count([line]):
+        return False
+    try:
+        told = from_json(line)
+    except ValueError:
+        return True
+    is_other = isinstance(told, dict) and told.keys().isdisjoint(_KINDS)
+    return not (is_other and amount(told.get("step")))
 
 
 def _evenly(begin: int, end: int, count: int) -> list[int]:

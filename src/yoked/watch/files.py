@@ -120,4 +120,8 @@ class GrowingJournal:
 
 def why(problem: YokedError | OSError) -> str:
     """What went wrong, in a line."""
-    return problem.what.splitlines()[0] if isinstance(problem, YokedError) else str(problem)
+    if isinstance(problem, YokedError):
+        return problem.what.splitlines()[0]
+    if isinstance(problem, IsADirectoryError):
+        return f"{problem.filename} is a directory"
+    return str(problem)

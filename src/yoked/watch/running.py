@@ -71,22 +71,37 @@ class WatchedRun:
 
     def update(self, *, active: bool) -> None:
         """Read what is new. What cannot be read is kept as it was, and told by the view."""
-        self._unread = ""
-        try:
-            if time.monotonic() >= self._facts_due_s:
-                self._facts = self._decoded("run.json", Facts) or self._facts
-                self._doctor = read_object(self._files, "doctor.json") or self._doctor
-                known = self._facts.started_s is not None
-                self._facts_due_s = time.monotonic() + (_FACTS_AGAIN_S if known else 0.0)
-                every = self._facts.config.get("eval_every")
-                self._metrics.eval_every = every if isinstance(every, int) else None
-            self._metrics.update()
-            self._events.update()
-            self._timeline.update()
-            if not active:
-                self._outcome = self._decoded("result.json", Outcome) or self._outcome
-        except (YokedError, OSError) as problem:
-            self._unread = why(problem)
+        problems = list[str]()
+        # Its end first: it is known whatever lies in the place of a journal.
+        for read in (
+            self._read_facts,
+            *(() if active else (self._read_outcome,)),
+            self._metrics.update,
+            self._events.update,
+            self._timeline.update,
+        ):
+            try:
+                read()
+            except OSError as problem:
+                problems.append(why(problem))
+            except YokedError as problem:
+                problems.append(why(problem))
+                # A host that does not answer is not waited for again and again.
+                break
+        self._unread = "; ".join(dict.fromkeys(problems))
+
+    def _read_facts(self) -> None:
+        if time.monotonic() < self._facts_due_s:
+            return
+        self._facts = self._decoded("run.json", Facts) or self._facts
+        self._doctor = read_object(self._files, "doctor.json") or self._doctor
+        known = self._facts.started_s is not None
+        self._facts_due_s = time.monotonic() + (_FACTS_AGAIN_S if known else 0.0)
+        every = self._facts.config.get("eval_every")
+        self._metrics.eval_every = every if isinstance(every, int) else None
+
+    def _read_outcome(self) -> None:
+        self._outcome = self._decoded("result.json", Outcome) or self._outcome
 
     def _decoded(self, name: str, kind: type[_T]) -> _T | None:
         found = read_object(self._files, name)
@@ -119,6 +134,10 @@ class WatchedRun:
         steps = _alike(list(self._metrics.recent))
         recent = _recent(steps)
         verdict = self._verdict(record, figures, silent) if active else _over(record, figures)
+        if damaged := self._damaged():
+            # Its figures are of a part of its steps.
+            level: Level = "warning" if verdict.level in ("good", "plain") else verdict.level
+            verdict = replace(verdict, level=level, why=(damaged, *verdict.why))
         if active:
             figures |= {"state": state, "verdict": verdict.text}
         return View(
@@ -184,6 +203,21 @@ class WatchedRun:
             return Verdict("plain", text, tuple(again))
         text = f"run {self.name} gets on"
         return Verdict("good", text, (*again, *figures["why"]), tuple(figures["next"]))
+
+    def _damaged(self) -> str:
+        """What is left out of its figures, in a sentence; empty: nothing is."""
+        count, first = self._metrics.damaged, self._metrics.first_damaged
+        if not count:
+            return ""
+        least = "at least " if self._metrics.sampled else ""
+        if count == 1:
+            said, where = "line of metrics.jsonl is no line", f": line {first or 0:,}"
+        else:
+            said, where = (
+                "lines of metrics.jsonl are no lines",
+                f"; the first is line {first or 0:,}",
+            )
+        return f"{least}{count:,} {said} of a run, and left out{where if first else ''}"
 
     def _progress(self, record: Record | None) -> Progress:
         metrics, steps = self._metrics.metrics, self._facts.horizon.num_iterations

@@ -191,6 +191,24 @@ def test_what_no_run_writes_is_passed_over(tmp_path: Path) -> None:
     growing = GrowingMetrics(LocalLines(path))
     growing.update()
     assert [each.step for each in growing.recent] == [0, 1]
+    assert (growing.damaged, growing.first_damaged) == (4, 2)
+    with path.open("ab") as file:
+        # Of another kind, and taken again from step 1 on by a later attempt: neither is damaged.
+        file.write(
+            b'{"attempt":0,"step":2,"other":1}\n' + text([step(1, 1), step(1, 2)]) + b"odd\n"
+        )
+    growing.update()
+    assert [each.step for each in growing.recent] == [0, 1, 2]
+    assert (growing.damaged, growing.first_damaged) == (5, 2)
+
+
+def test_of_a_sample_it_is_not_known_which_line_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    path.write_bytes(text([step(0, number) for number in range(5_000)]) + b"odd\n")
+    growing = GrowingMetrics(LocalLines(path), LITTLE)
+    growing.update()
+    assert growing.sampled
+    assert (growing.damaged, growing.first_damaged) == (1, None)
 
 
 def test_a_long_journal_takes_little_memory(tmp_path: Path) -> None:

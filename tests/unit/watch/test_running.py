@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,43 @@ def test_this_machine_has_one_name_in_all_that_is_said(tmp_path: Path) -> None:
         assert {each.host for each in view.ranks} == {"this machine"}
         assert {each["host"] for each in view.figures["ranks"]} == {"this machine"}
     assert "rank 1 on this machine is waited for most" in over.verdict.why[1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (
+            lambda number, line: line.replace("0.1,", "Infinity,") if number >= 6 else line,
+            "25 lines of metrics.jsonl are no lines of a run, and left out; the first is line 6",
+        ),
+        (
+            lambda number, line: "no json" if number == 7 else line,
+            "1 line of metrics.jsonl is no line of a run, and left out: line 7",
+        ),
+    ],
+)
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_lines_that_are_left_out_are_told(
+    tmp_path: Path, damage: Callable[[int, str], str], says: str, goes_on: bool
+) -> None:
+    path = folder(tmp_path / "night", result={"state": "finished"})
+    metrics = path / "metrics.jsonl"
+    whole = metrics.read_text().splitlines()
+    metrics.write_text("".join(f"{damage(at, line)}\n" for at, line in enumerate(whole, start=1)))
+    view = look(path, record(told(0), told(1)) if goes_on else None)
+    assert view.verdict.level == "warning"
+    assert view.verdict.why[0] == says
+    assert says in "\n".join(lines(view, 120))
+
+
+def test_what_is_in_the_place_of_a_file_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    path = folder(tmp_path / "night", result={"state": "finished"})
+    (path / "metrics.jsonl").unlink()
+    (path / "metrics.jsonl").mkdir()
+    view = look(path, None)
+    assert view.state == "finished"
+    assert "has no end on record" not in view.verdict.text
+    assert view.silent == {"files of the run": f"{path / 'metrics.jsonl'} is a directory"}
 
 
 def test_steps_are_shown_closer(tmp_path: Path) -> None:
