@@ -7,7 +7,7 @@ import difflib
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +21,13 @@ MARK = ".yoked-run"
 COPY_MARK = ".yoked-copy.json"
 # A folder with one of these is a run; the newest of them says when it was last alive.
 _MARKS = ("run.json", "metrics.jsonl", "result.json")
+# What may have the name of a file, the last if none of the others.
+_NO_FILE: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (lambda _: True, "a device"),
+)
 # No program's record is larger: a command line may have 2 MiB.
 _MOST_RECORD_BYTES = 8 << 20
 
@@ -111,6 +118,20 @@ def require_plain(folder: Path) -> None:
                 raise UsageError(
                     f"{path} is {kind}: yoked would write, or read, what lies elsewhere",
                     fix=f"put a file or folder in its place; {folder} itself may be a link",
+                )
+
+
+def require_files(folder: Path) -> None:
+    """Raise UsageError where something else than a file has the name of a file of a run."""
+    for mark in _MARKS:
+        path = folder / mark
+        with contextlib.suppress(OSError):
+            mode = path.stat().st_mode
+            if not stat.S_ISREG(mode):
+                kind = next(name for is_kind, name in _NO_FILE if is_kind(mode))
+                raise UsageError(
+                    f"{path} is {kind}, where a run has a file",
+                    fix=f"put the run's own {mark} in its place, or remove it",
                 )
 
 

@@ -21,7 +21,7 @@ from yoked.probe.store import load_newest
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 from yoked.report.growing import Reading
-from yoked.runs import find_run, list_runs
+from yoked.runs import find_run, list_runs, require_files
 from yoked.shape import amount
 from yoked.watch.files import PATIENCE_S, FolderFiles, HostFiles, RunFiles, why
 from yoked.watch.running import WatchedRun
@@ -91,14 +91,24 @@ class Watching:
         if folder is not None and len(folder.parts) > 1 and folder.is_dir():
             where = str(folder.resolve())
             jobs = [each for each in self._records() if each.run_dir == where]
-            # A job that trains there tells more than the files: that it goes on, and its logs.
-            return self._choose_record(jobs[0]) if jobs else self._choose_folder(run)
+            if jobs:
+                # It tells more than the files: that it goes on, and its logs.
+                return self._choose_record(jobs[0])
+            try:
+                return self._choose_folder(run)
+            except UsageError:
+                require_files(folder)
+                raise
         try:
             record = pick(self._records(), run)
         except UsageError as none:
             try:
                 return self._choose_folder(run)
             except UsageError as neither:
+                if run is not None:
+                    # It is there, and cannot be looked at: that says more than that it is no run.
+                    for candidate in (self._runs_dir / run, Path(run)):
+                        require_files(candidate)
                 if not self._hosts.clients:
                     require_all(self._hosts.unreachable)
                 fix = none.fix if run is None else dict.fromkeys((*neither.fix, *none.fix))

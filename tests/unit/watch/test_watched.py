@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,21 @@ def test_a_name_that_is_not_there_has_its_fix(runs: Path, watching: Watching) ->
     with pytest.raises(UsageError) as caught:
         watching.choose("nigt")
     assert any("night" in line for line in caught.value.fix)
+
+
+@pytest.mark.parametrize("marks", [(), ("result.json",)])
+def test_a_pipe_in_the_place_of_a_file_is_told(
+    runs: Path, watching: Watching, marks: tuple[str, ...]
+) -> None:
+    folder = runs / "m-fifo"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "metrics.jsonl")
+    for mark in marks:
+        (folder / mark).write_text('{"state": "finished"}')
+    for named in ("m-fifo", str(folder)):
+        with pytest.raises(UsageError, match=r"metrics\.jsonl is (a pipe|no file)") as caught:
+            watching.choose(named)
+        assert "in its place" in caught.value.fix[0]
 
 
 def test_nothing_is_shown_before_a_run_is_chosen(watching: Watching) -> None:
