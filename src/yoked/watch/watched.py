@@ -88,17 +88,19 @@ class Watching:
         Raises UsageError for a name that no run has, and HostError where no host can be asked.
         """
         folder = Path(run) if run is not None else None
-        if folder is not None and len(folder.parts) > 1 and folder.is_dir():
+        if folder is not None and len(folder.parts) > 1:
             where = str(folder.resolve())
             jobs = [each for each in self._records() if each.run_dir == where]
             if jobs:
-                # It tells more than the files: that it goes on, and its logs.
+                # It tells more than the files: that it goes on, its logs, and what it waits for
+                # before there are any.
                 return self._choose_record(jobs[0])
-            try:
-                return self._choose_folder(run)
-            except UsageError:
-                require_files(folder)
-                raise
+            if folder.is_dir():
+                try:
+                    return self._choose_folder(run)
+                except UsageError:
+                    require_files(folder)
+                    raise
         try:
             record = pick(self._records(), run)
         except UsageError as none:

@@ -101,6 +101,10 @@ def test_a_folder_in_which_a_job_trains_is_that_run(
         watching.choose(str(named))
         view = watching.look()
         assert (view.run, view.state, view.active) == ("six", "running", True)
+    # At its start there is none yet.
+    folder.rename(runs / "away")
+    watching.choose(str(folder))
+    assert watching.look().active
     other = run(runs.parent / "elsewhere", "six", state="finished")
     watching.choose(str(other))
     assert watching.look().state == "finished"
