@@ -387,7 +387,8 @@ SERVER = """
 import sys
 from tests.unit.watch.web.moving import Moving
 from yoked.watch.web import serve
-serve(Moving(), port=int(sys.argv[1]) or None, note=lambda line: print(line, flush=True))
+port = int(sys.argv[1]) or None
+serve(Moving(), chosen=True, port=port, note=lambda line: print(line, flush=True))
 print("left")
 """
 
