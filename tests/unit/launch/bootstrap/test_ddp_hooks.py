@@ -24,7 +24,11 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[DistributedDataParallel]:
         DistributedDataParallel._check_comm_hook,
     )
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+    model = DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+    # A thread of Gloo's lets go of what DDP has sent meanwhile. Where it still holds a tensor of
+    # Python's as the group is taken down, that waits for the thread, and it for the interpreter.
+    dist.barrier()
+    yield model
     dist.destroy_process_group()
 
 
