@@ -96,7 +96,7 @@ def _look_at(path: Path) -> str:
 
 
 def _other_kind(path: Path) -> str | None:
-    """What a path is that is no regular file; None: it is one, or nothing, or cannot be seen."""
+    """The kind of what is no regular file; None: it is one, or nothing, or cannot be seen."""
     try:
         mode = path.stat().st_mode
     except OSError:

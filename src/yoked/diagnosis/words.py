@@ -71,7 +71,7 @@ def named(host: str) -> str:
 
 
 def place(hosts: Sequence[str], rank: int | None) -> str:
-    """What is put before a sentence about a rank, or about hosts: `rank 1 on this machine`."""
+    """A rank or hosts, as a sentence begins with them: `rank 1 on this machine`."""
     where = listed(map(named, hosts))
     return where if rank is None else f"rank {rank} on {where}"
 

@@ -167,16 +167,16 @@ class _Source:
         self._paths = Paths(tree)
         nodes = self._paths.nodes
         self._guarded = set(_guarded(nodes))
-        self._of_one_rank = {inner for node in nodes
-                             if isinstance(node, ast.If) and _holds_on_one(node.test)
-                             for part in node.body for inner in ast.walk(part)}  # fmt: skip
+        ifs = [node for node in nodes if isinstance(node, ast.If)]
+        of_one_rank = [part for node in ifs if _holds_on_one(node.test) for part in node.body]
+        self._of_one_rank = set(chain.from_iterable(map(ast.walk, of_one_rank)))
         self._local_ranks = {called(target) for node in nodes if isinstance(node, ast.Assign)
                              and any(map(_reads_local_rank, ast.walk(node.value)))
                              for target in node.targets} - {""}  # fmt: skip
         # What is done where it was asked for a variable first.
-        self._questioned = {inner for node in nodes if isinstance(node, ast.If) and any(
-            called(each) in ("os.environ", "environ") for each in ast.walk(node.test)
-        ) for part in (*node.body, *node.orelse) for inner in ast.walk(part)}  # fmt: skip
+        asked = [part for node in ifs if any(map(_is_environ, ast.walk(node.test)))
+                 for part in (*node.body, *node.orelse)]  # fmt: skip
+        self._questioned = set(chain.from_iterable(map(ast.walk, asked)))
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         self._sorted = {inner for node in calls if called(node.func) in _IN_ANY_ORDER
                         for each in node.args for inner in ast.walk(each)}  # fmt: skip
@@ -208,7 +208,7 @@ class _Source:
                 yield kind, name, line
 
     def _of_subscript(self, node: ast.Subscript) -> Iterator[tuple[str, str]]:
-        if called(node.value) in ("os.environ", "environ") and (name := _text(node.slice)):
+        if _is_environ(node.value) and (name := _text(node.slice)):
             if not isinstance(node.ctx, ast.Load):
                 yield "sets", name
             elif _VARIABLE.fullmatch(name):
@@ -217,18 +217,15 @@ class _Source:
     def _of_slice(self, node: ast.Subscript) -> Iterator[tuple[str, str]]:
         """Every n-th from the number of a rank on its host, which each host counts from 0."""
         each = node.slice
-        if isinstance(each, ast.Slice) and each.lower and each.step and self._is_local(each.lower):
-            yield "dealt", ast.unparse(node)[:_LONGEST]
-
-    def _is_local(self, value: ast.expr) -> bool:
-        """Whether LOCAL_RANK is read in it, or a variable that got it."""
-        return any(_reads_local_rank(each) or called(each) in self._local_ranks
-                   for each in ast.walk(value))  # fmt: skip
+        if isinstance(each, ast.Slice) and each.lower and each.step:
+            parts = list(ast.walk(each.lower))
+            if any(_reads_local_rank(part) or called(part) in self._local_ranks for part in parts):
+                yield "dealt", ast.unparse(node)[:_LONGEST]
 
     def _of_assignment(self, node: ast.Assign) -> Iterator[tuple[str, str]]:
-        """What a launcher tells a rank, and the program sets without a question."""
+        """Variables of the launcher that the program overwrites, whether they are set or not."""
         for each in node.targets:
-            if isinstance(each, ast.Subscript) and called(each.value) in ("os.environ", "environ"):
+            if isinstance(each, ast.Subscript) and _is_environ(each.value):
                 name = _text(each.slice) or ""
                 is_own = _text(node.value) is not None and node not in self._questioned
                 if is_own and _LAUNCHED.fullmatch(name):
@@ -253,9 +250,8 @@ class _Source:
                 yield "shuffled", ast.unparse(each)[:_LONGEST]
 
     def _of_comparison(self, node: ast.Compare) -> Iterator[tuple[str, str]]:
-        among = [called(each) for each in node.comparators]
         name = _text(node.left)
-        if name and ("os.environ" in among or "environ" in among) and _VARIABLE.fullmatch(name):
+        if name and any(map(_is_environ, node.comparators)) and _VARIABLE.fullmatch(name):
             yield "settings", name
 
     def _of_call(self, node: ast.Call) -> Iterator[tuple[str, str]]:
@@ -332,12 +328,12 @@ class _Source:
                 yield from _opened(path, is_whole, "r", guarded=False)
 
     def _of_one(self, node: ast.Call, last: str, path: str) -> Iterator[tuple[str, str]]:
-        """What decides where ranks begin, and who has a file."""
+        """Files from which ranks go on, and files that rank 0 alone writes."""
         if last in _LOOKS_AT:
             yield "looks", path
-        writes = _CHANGES.fullmatch(last) or (
-            last == "open" and set(_mode(node, has_receiver=self._has_path(node))) & set("wax+")
-        )
+        is_method = isinstance(node.func, ast.Attribute) and self._paths.of(node.func.value)
+        mode = _mode(node, has_receiver=bool(is_method)) if last == "open" else ""
+        writes = _CHANGES.fullmatch(last) or set(mode) & set("wax+")
         if writes and node in self._of_one_rank:
             yield "written_by_one", _below(path)
         elif not writes and last not in _LOOKS_AT and (last == "open" or _READS.fullmatch(last)):
@@ -353,10 +349,6 @@ class _Source:
             if told is not None and told[1]:
                 yield told[0]
 
-    def _has_path(self, node: ast.Call) -> bool:
-        """Whether it is a method of a path."""
-        return isinstance(node.func, ast.Attribute) and self._paths.of(node.func.value) is not None
-
     def _of_defaults(self, node: ast.Call) -> Iterator[tuple[str, str]]:
         """Paths that a flag has by default: whoever gives another has it on all hosts alike."""
         if _IS_WRITTEN.search(first_text(node) or ""):
@@ -366,6 +358,10 @@ class _Source:
             if told is not None:
                 found = _opened(*told, "r", guarded=False)
                 yield from ((kind, path) for kind, path in found if kind == "reads")
+
+
+def _is_environ(node: ast.AST) -> bool:
+    return called(node) in ("os.environ", "environ")
 
 
 def _holds_on_one(test: ast.expr) -> bool:

@@ -225,7 +225,7 @@ def _command(record: RunRecord) -> str | None:
 
 
 def _foreseen(record: RunRecord) -> Iterator[dict[str, Any]]:
-    """What was foreseen, beside what was measured: both of the steps that were taken."""
+    """Forecast and measurement of the steps that were taken."""
     outlook, horizon, metrics = record.facts.outlook, record.facts.horizon, record.metrics
     planned, taken = horizon.num_iterations, metrics.steps
     # Not the run's foreseen time, in which its evaluations are.

@@ -73,7 +73,7 @@ class Horizon:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a step was foreseen to take."""
+    """The forecast of a step."""
 
     step_s: float | None = None
 
@@ -103,7 +103,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Fault:
-    """What ended a run that failed, as result.json has it. hosts: all that may be to blame."""
+    """The failure that ended a run, as result.json has it. hosts: all that may be to blame."""
 
     cause: str
     host: str
@@ -152,7 +152,7 @@ class RunRecord:
         return self.facts.run or self.folder.name
 
     def host_of(self, rank: int) -> str:
-        """What a rank's host is called; empty where that is not on record.
+        """The name of a rank's host; empty where that is not on record.
 
         As the diagnosis has it: where the run was on this machine alone, that is no name.
         """

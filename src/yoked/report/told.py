@@ -139,7 +139,7 @@ def _place(said: Mapping[str, Any]) -> str:
 
 
 def _failed(failure: Mapping[str, Any]) -> str:
-    """What ended an attempt, with its place where the line tells it."""
+    """The cause that ended an attempt, with its place where the line tells it."""
     known = misfit(failure, {"hosts": [str]}) is None and failure["hosts"]
     return f"{_place(failure)}: {failure['what']}" if known else str(failure["what"])
 

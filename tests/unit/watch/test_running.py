@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.watch.jobs import job
 
 from yoked.launch.registry import Record
 from yoked.report.growing import Reading
@@ -57,24 +58,8 @@ def folder(path: Path, steps: int = 30, **files: Any) -> Path:
 
 
 def told(node: int, *causes: Any, **changes: Any) -> dict[str, Any]:
-    whole = {
-        "run": "night",
-        "launch_id": "x",
-        "state": "running",
-        "node_rank": node,
-        "nodes": NODES,
-        "folder": "/jobs/night",
-        "trains": "night",
-        "started_s": 100.0,
-        "ended_s": None,
-        "now_s": 200.0,
-        "attempt": 0,
-        "failure": None,
-        "progress": None,
-        "stage": None,
-        "diagnosis": {"attempt": 0, "time_s": 190.0, "causes": list(causes)},
-    }
-    return {**whole, **changes}
+    diagnosis = {"attempt": 0, "time_s": 190.0, "causes": list(causes)}
+    return {**job("night", node, NODES, diagnosis=diagnosis), **changes}
 
 
 def record(*hosts: dict[str, Any]) -> Record:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.watch.jobs import job
 
 from yoked.core.lines import lines_at
 from yoked.errors import HostError, JobError, UsageError
@@ -75,25 +76,8 @@ def test_a_folder_in_which_a_job_trains_is_that_run(
     runs: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = run(runs, "six")
-    job = {
-        "run": "six",
-        "launch_id": "x",
-        "state": "running",
-        "node_rank": 0,
-        "nodes": [{"host": HERE, "ranks": 1}],
-        "folder": "/jobs/six",
-        "trains": "six",
-        "run_dir": str(folder),
-        "started_s": 100.0,
-        "ended_s": None,
-        "now_s": 200.0,
-        "attempt": 0,
-        "failure": None,
-        "progress": None,
-        "stage": None,
-        "diagnosis": None,
-    }
-    monkeypatch.setattr(Hosts, "records", lambda _: [Record("six", "x", {HERE: job})])
+    told = job("six", 0, [{"host": HERE, "ranks": 1}], run_dir=str(folder))
+    monkeypatch.setattr(Hosts, "records", lambda _: [Record("six", "x", {HERE: told})])
     # By whatever way it is named.
     link = runs.parent / "link"
     link.symlink_to(folder)

@@ -52,7 +52,11 @@ _PARTS = (made_of, beside, asked, wanted, wanted_files)
     "its source. Python takes a package before a compiled module, that before a source, and this "
     "before bytecode; and of compiled modules only those for its own version and machine. What is "
     "imported from another file than the source is a warning: what was built on purpose is "
-    "younger.",
+    "younger.\n\n"
+    "**Goes well on one machine alone**: a line that sets MASTER_ADDR or RANK to a value of its "
+    "own, as in tutorials; names that are dealt out by LOCAL_RANK; a file that rank 0 writes and "
+    "all read; a checkpoint from which ranks go on where their host has it; breakpoint() or "
+    "input(). These are warnings.",
     fix="By hand; takes TZ out of the start file that sets it.",
 )  # fmt: skip
 def program_needs(seen: Examination) -> Iterator[Match]:

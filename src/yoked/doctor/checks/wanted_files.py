@@ -101,7 +101,7 @@ def files(seen: Examination) -> Iterator[Match]:
 
 
 def resumed(seen: Examination) -> Iterator[Match]:
-    """What decides where a rank begins, and some hosts have."""
+    """Checkpoints that some hosts lack: a rank begins at another step there."""
     for name, place in asked(seen, "resumes"):
         told = told_of(seen, "files", name)
         missing = [host for host, own in told.items() if own["kind"] == "missing"]

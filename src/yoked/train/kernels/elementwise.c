@@ -204,9 +204,8 @@ enum { IDLE_BLOCK = 64 };
 #define STILL_ABOVE 1e-18f
 #define ADAMW_IDLE(NAME, TYPE, LOAD, STORE)                                                     \
     static inline __attribute__((always_inline)) void NAME##_idle(                              \
-        TYPE *p, TYPE *first, TYPE *second, int64_t count,                                      \
-                            const float *ring, int64_t begin, int64_t steps, int64_t length,    \
-                            const float *grows) {                                               \
+        TYPE *p, TYPE *first, TYPE *second, int64_t count, const float *ring, int64_t begin,    \
+        int64_t steps, int64_t length, const float *grows) {                                    \
         float w[IDLE_BLOCK], m[IDLE_BLOCK], v[IDLE_BLOCK];                                      \
         int moves = 1;                                                                          \
         _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                 \
