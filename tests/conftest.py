@@ -29,7 +29,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def own_surroundings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """No test sees the person's caches or jobs, or takes itself for a rank of a launch."""
+    """No test sees the person's caches or jobs, takes itself for a rank of a launch, or has what
+    another test has switched off.
+    """
+    if "yoked.train.kernels" in sys.modules:
+        sys.modules["yoked.train.kernels"].switch_on()
     monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
     # Labs have a state of their own for the whole session, and tests of ranks may come between.
     if "own_labs" not in request.fixturenames:
