@@ -1,11 +1,11 @@
 """What looking on takes: of the hosts that train, and to open a journal of a million steps.
 
-usage: bench.py [--only journal|cost] [--steps 1000000] [--seconds 120] [--results FOLDER]
+usage: bench.py [--only journal|page|cost] [--steps 1000000] [--seconds 120] [--results FOLDER]
 
 journal: a metrics.jsonl of 4 ranks is made once, in /var/tmp, and shown by `yoked watch`'s own
-reading: the first view, then one after each added step. cost: two hosts of a lab train, and CPU
-time of all that runs there for whoever looks on is read before and after; as root, in a quiet hour.
-Results go into results/; --only leaves those of the other as they are.
+reading: the first view, then one after each added step. page: the same, shown by Chromium. cost:
+two hosts of a lab train, and CPU time of all that runs there for whoever looks on is read before
+and after; as root, in a quiet hour. Results go into results/; --only leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 import nanochat_side as side  # noqa: E402
+from tests.browser import chromium, open_browser  # noqa: E402
+from tests.unit.watch.web.driving import STEPS, wait_for  # noqa: E402
+from tests.unit.watch.web.served import served  # noqa: E402
 
 from yoked.fleet.file import load_fleet  # noqa: E402
 from yoked.lab.lab import Lab  # noqa: E402
@@ -35,9 +40,10 @@ from yoked.launch.hosts import reach_hosts  # noqa: E402
 from yoked.report.growing import Reading  # noqa: E402
 from yoked.watch.files import FolderFiles  # noqa: E402
 from yoked.watch.running import WatchedRun  # noqa: E402
+from yoked.watch.view import RunRow, View  # noqa: E402
 from yoked.watch.watched import Watching  # noqa: E402
 
-RANKS, EVAL_EVERY = 4, 250
+RANKS, EVAL_EVERY, UPDATES = 4, 250, 50
 FIRST_VIEW_S, UPDATE_S, MOST_BYTES, MOST_SHARE = 2.0, 0.1, 300 << 20, 0.005
 COMMAND = [sys.executable, "-c", "import sys; from yoked.cli.main import main; sys.exit(main())"]
 MODEL = (
@@ -99,31 +105,48 @@ def journal(steps: int) -> dict[str, Any]:
     return found | {"command_s": round(time.monotonic() - began_s, 3)}
 
 
+@contextmanager
+def growing(folder: Path, steps: int) -> Iterator[Iterator[int]]:
+    """Each `next` writes one more step, and returns how many there are; then all is as it was."""
+    path = folder / "metrics.jsonl"
+    rng, size = random.Random(2), path.stat().st_size
+
+    def more() -> Iterator[int]:
+        for step in range(steps, steps + UPDATES):
+            with path.open("a") as file:
+                file.write(line_of(rng, step))
+            yield step + 1
+
+    try:
+        yield more()
+    finally:
+        os.truncate(path, size)
+
+
+def watched_run(folder: Path) -> WatchedRun:
+    return WatchedRun("long", FolderFiles(folder), Reading(), most_bytes=4 << 20)
+
+
 def look_at(folder: Path, steps: int) -> dict[str, Any]:
     began_s = time.perf_counter()
-    run = WatchedRun("long", FolderFiles(folder), Reading(), most_bytes=4 << 20)
+    run = watched_run(folder)
     run.update(active=True)
     view = run.view(None, {})
     first_s = time.perf_counter() - began_s
     assert view.sampled
     assert view.progress.step == steps, view.progress
-    rng, updates_s, path = random.Random(2), [], folder / "metrics.jsonl"
-    size = path.stat().st_size
-    try:
-        for step in range(steps, steps + 50):
-            with path.open("a") as file:
-                file.write(line_of(rng, step))
+    updates_s = []
+    with growing(folder, steps) as written:
+        for done in written:
             began_s = time.perf_counter()
             run.update(active=True)
             view = run.view(None, {})
             updates_s.append(time.perf_counter() - began_s)
-            assert view.progress.step == step + 1
-    finally:
-        os.truncate(path, size)
+            assert view.progress.step == done
     began_s = time.perf_counter()
     closer = run.curve(steps // 2, steps // 2 + 2_000, 1_000)
     return {
-        "bytes": size,
+        "bytes": (folder / "metrics.jsonl").stat().st_size,
         "first_view_s": round(first_s, 4),
         "update_median_s": round(statistics.median(updates_s), 4),
         "update_worst_s": round(max(updates_s), 4),
@@ -132,6 +155,91 @@ def look_at(folder: Path, steps: int) -> dict[str, Any]:
         "evaluations": len(view.figures["evaluations"]),
         "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+# ---- the same on the page
+
+
+class OnPage:
+    """The run as a page watches it. A `Watched`, without a host to ask."""
+
+    def __init__(self, folder: Path) -> None:
+        self._run = watched_run(folder)
+        self.looks_s = list[float]()
+
+    def look(self) -> View:
+        began_s = time.perf_counter()
+        self._run.update(active=True)
+        view = self._run.view(None, {})
+        self.looks_s.append(time.perf_counter() - began_s)
+        return view
+
+    def curve(self, first: int, last: int, points: int) -> dict[str, Any]:
+        return self._run.curve(first, last, points)
+
+    def runs(self) -> list[RunRow]:
+        return []
+
+    def choose(self, run: str) -> None: ...
+
+    def log(self, rank: int, lines: int) -> list[tuple[str, str]]:
+        return []
+
+    def save(self) -> str:
+        return ""
+
+    def stop(self, *, now: bool = False) -> str:
+        return ""
+
+
+def page(steps: int) -> dict[str, Any]:
+    """The first view is from the start of the server until the charts are drawn; an update is all
+    work of the page's thread from one step to the next, and of it the longest that keeps it busy.
+    """
+    program = chromium()
+    assert program is not None, "neither Chromium nor Chrome is here"
+    folder = make_journal(Path("/var/tmp/yoked-watch-journal") / str(steps), steps)
+    with tempfile.TemporaryDirectory(prefix="yb-") as profile:
+        with open_browser(program, Path(profile)) as browser:
+            return {
+                str(width): page_of(browser.page(width), folder, steps) for width in (1440, 390)
+            }
+
+
+def page_of(page: Any, folder: Path, steps: int) -> dict[str, Any]:
+    page.call("Performance.enable")
+
+    def worked_s() -> float:
+        metrics = page.call("Performance.getMetrics")["metrics"]
+        return next(each["value"] for each in metrics if each["name"] == "TaskDuration")
+
+    longest = "new PerformanceObserver(l => {for (const e of l.getEntries()) longest = Math.max(longest, e.duration)})"
+    watched = OnPage(folder)
+    began_s = time.perf_counter()
+    with served(watched) as server, growing(folder, steps) as written:
+        page.visit(server.url)
+        wait_for(page, f"{STEPS} === {steps} && document.querySelector('#plot-loss canvas')")
+        page.settle()
+        first_s = time.perf_counter() - began_s
+        page.run(f"window.longest = 0; {longest}.observe({{entryTypes: ['longtask']}})")
+        watched.looks_s.clear()
+        works_s, before_s = [], worked_s()
+        for done in written:
+            wait_for(page, f"{STEPS} === {done}")
+            page.settle()
+            after_s = worked_s()
+            works_s.append(after_s - before_s)
+            before_s = after_s
+        found = {
+            "first_view_s": round(first_s, 3),
+            "look_worst_s": round(max(watched.looks_s), 4),
+            "update_median_s": round(statistics.median(works_s), 4),
+            "update_worst_s": round(max(works_s), 4),
+            "longest_task_s": round(page.run("longest") / 1e3, 4),
+            "heap_bytes": page.run("performance.memory.usedJSHeapSize"),
+        }
+    page.close()
+    return found
 
 
 # ---- what hosts pay
@@ -221,7 +329,7 @@ def _cost(lab: Lab, state: Path, seconds: float) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", choices=("journal", "cost"))
+    parser.add_argument("--only", choices=("journal", "page", "cost"))
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -239,6 +347,15 @@ def main() -> int:
             max(found["first_view_s"], found["command_s"]) <= FIRST_VIEW_S
             and found["update_worst_s"] <= UPDATE_S
             and found["memory_bytes"] <= MOST_BYTES
+        )
+        print(json.dumps(found, indent=1))
+    if options.only in (None, "page"):
+        found = page(options.steps)
+        keep(options.results / "page.json", found)
+        fits = fits and all(
+            each["first_view_s"] <= FIRST_VIEW_S
+            and each["look_worst_s"] + each["update_worst_s"] <= UPDATE_S
+            for each in found.values()
         )
         print(json.dumps(found, indent=1))
     if options.only in (None, "cost"):
