@@ -199,11 +199,11 @@ def page(steps: int) -> dict[str, Any]:
     program = chromium()
     assert program is not None, "neither Chromium nor Chrome is here"
     folder = make_journal(Path("/var/tmp/yoked-watch-journal") / str(steps), steps)
-    with tempfile.TemporaryDirectory(prefix="yb-") as profile:
-        with open_browser(program, Path(profile)) as browser:
-            return {
-                str(width): page_of(browser.page(width), folder, steps) for width in (1440, 390)
-            }
+    with (
+        tempfile.TemporaryDirectory(prefix="yb-") as profile,
+        open_browser(program, Path(profile)) as browser,
+    ):
+        return {str(width): page_of(browser.page(width), folder, steps) for width in (1440, 390)}
 
 
 def page_of(page: Any, folder: Path, steps: int) -> dict[str, Any]:
@@ -213,7 +213,10 @@ def page_of(page: Any, folder: Path, steps: int) -> dict[str, Any]:
         metrics = page.call("Performance.getMetrics")["metrics"]
         return next(each["value"] for each in metrics if each["name"] == "TaskDuration")
 
-    longest = "new PerformanceObserver(l => {for (const e of l.getEntries()) longest = Math.max(longest, e.duration)})"
+    longest = (
+        "new PerformanceObserver((list) => list.getEntries().forEach((each) => "
+        "{ longest = Math.max(longest, each.duration); }))"
+    )
     watched = OnPage(folder)
     began_s = time.perf_counter()
     with served(watched) as server, growing(folder, steps) as written:
