@@ -51,8 +51,8 @@ def whole_gradient(trainer: Trainer, step: int) -> dict[str, np.ndarray]:
     """The gradient of a step by parameter name, summed over all ranks; collective."""
     buffers, optimizer, tables = trainer.buffers, trainer.optimizer, []
     # Nothing is updated, but the others wait for what this rank owns.
-    optimizer.step_bucket = lambda step, bucket: None
-    optimizer.step_adamw = lambda step, rows: tables.append(rows)
+    optimizer.step_bucket = lambda step, due: None
+    optimizer.step_adamw = lambda step, grads: tables.append(grads.rows)
     trainer.step(step)
     del optimizer.step_bucket, optimizer.step_adamw
     (rows,) = tables
@@ -99,7 +99,8 @@ def main(job: dict) -> None:
     if job["weights"] is not None:
         for name, tensor in torch.load(job["weights"], weights_only=True).items():
             trainer.buffers.parameters[name].data.copy_(tensor)
-    later = whole_gradient(trainer, job["steps"])
+    # A step to which no run comes: nothing of it is late.
+    later = whole_gradient(trainer, setup.schedule.num_iterations)
     if rank_info.rank == 0:
         torch.save(weights, out / "weights.pt")
         np.savez(out / "gradient.npz", **first)

@@ -227,7 +227,7 @@ class Stage:
 
     def _name(self, what: str) -> str:
         self.number += 1
-        return f"bench-{self.number}-{what}"
+        return f"bench-{self.number}-{what.replace(':', '-')}"
 
     def _train(self, run: str, steps: int, seed: int) -> list[str]:
         return [

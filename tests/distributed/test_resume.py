@@ -88,6 +88,19 @@ def test_a_resumed_run_computes_the_same_bits(lab: Any, done: list[float]) -> No
     assert lab.curve("done").losses == done
 
 
+def test_gradients_that_wait_are_saved_and_used_by_the_resumed_run(lab: Any) -> None:
+    # Late are the steps from 2 to 27.
+    flags = lab.flags(sync="late", warmup_steps=2, num_iterations=32, save_every=11, eval_every=-1)
+    ended = lab.train("late", *flags, ranks=2).end()
+    assert ended.status == 0, ended.stdout
+    done = lab.curve("late").losses
+
+    again = lab.train("late", "--resume-from-step=11", ranks=2).end()
+
+    assert again.status == 0, again.stdout
+    assert lab.curve("late").losses == done
+
+
 @pytest.mark.slow
 def test_data_that_was_named_from_where_one_stood_is_found_from_another_folder(lab: Any) -> None:
     data = os.path.relpath(lab.text, lab.root)

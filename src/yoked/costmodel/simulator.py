@@ -113,6 +113,7 @@ class _RankTimeline:
     def events(self, steps: Sequence[StepMessages]) -> Iterator[_Event]:
         """All steps in order."""
         arriving: list[Message] = []
+        before: StepMessages | None = None
         for messages in steps:
             yield _Event(begins_step=True)
             # An owner of all matrices receives none.
@@ -120,14 +121,20 @@ class _RankTimeline:
                 yield self._wait(arriving)
             # An owner decodes its own updates too: all ranks must hold the same bits.
             yield _Event(self.work.decode_s * self.traffic.matrix_numbers if arriving else 0.0)
-            yield from self._gradients(messages)
-            yield from self._optimizer(messages)
-            arriving = messages.updates
+            yield from self._gradients(messages, before)
+            yield from self._optimizer(messages, before if self.traffic.late else messages)
+            arriving, before = messages.updates, messages
 
-    def _gradients(self, messages: StepMessages) -> Iterator[_Event]:
+    def _gradients(self, messages: StepMessages, before: StepMessages | None) -> Iterator[_Event]:
+        """before: the messages of the step before."""
         work = self.work
         yield from self._send(work.early_s, messages.early)
+        # Late matrices are updated between two micro-batches, in about the middle.
+        if self.traffic.late and work.early_s:
+            yield from self._matrices(before, messages)
         yield _Event(work.deferred_forward_s + work.forward_s)
+        if self.traffic.late and not work.early_s:
+            yield from self._matrices(before, messages)
         if messages.vocab_parallel:
             yield from self._vocab_parallel_head(messages)
         else:
@@ -159,20 +166,28 @@ class _RankTimeline:
         yield _Event(self.work.head_s - logits_s)
         yield self._wait(gradient)
 
-    def _optimizer(self, messages: StepMessages) -> Iterator[_Event]:
+    def _optimizer(self, messages: StepMessages, due: StepMessages | None) -> Iterator[_Event]:
+        """due: the messages of the step whose gradients are used."""
         work, traffic = self.work, self.traffic
-        owned_numbers = work.owned_fraction * traffic.matrix_numbers
         yield self._wait(messages.done)
-        if owned_numbers:
-            yield self._wait(messages.layers)
-            # One payload from each other rank.
-            yield _Event(work.decode_s * owned_numbers * (self.num_ranks - 1))
-        yield from self._send(work.muon_s + work.encode_s * owned_numbers, messages.updates)
+        if not traffic.late:
+            yield from self._matrices(messages, messages)
         # Rows of earlier micro-batches are ahead of these in the queue: they have arrived then.
-        yield self._wait([*messages.head, *messages.rows])
+        if due is not None:
+            yield self._wait([*due.head, *due.rows])
         # A rank decodes its own chunks too, so that all ranks sum the same values.
         # Of more than two ranks: N payloads of a shard, then all shards of the sum.
         yield _Event(2 * work.decode_s * traffic.head_numbers + work.adamw_s)
+
+    def _matrices(self, gradients: StepMessages | None, new: StepMessages) -> Iterator[_Event]:
+        """Wait for the gradients of the matrices that this rank owns, and send new ones."""
+        work = self.work
+        owned_numbers = work.owned_fraction * self.traffic.matrix_numbers
+        if owned_numbers and gradients is not None:
+            yield self._wait(gradients.layers)
+            # One payload from each other rank.
+            yield _Event(work.decode_s * owned_numbers * (self.num_ranks - 1))
+        yield from self._send(work.muon_s + work.encode_s * owned_numbers, new.updates)
 
 
 class _Simulation:

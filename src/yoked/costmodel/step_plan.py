@@ -23,18 +23,23 @@ from yoked.costmodel.token_stats import expected_unique_tokens
 from yoked.costmodel.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
+    LATE,
     ROW_BYTES,
     Network,
     RankWork,
     StepForecast,
     StepTraffic,
+    compression_of,
+    is_late,
 )
 
 EXACT, REPLICATED, VOCAB_PARALLEL = "exact", "replicated", "vocab-parallel"
 # What loses least comes first.
-SYNCS = ("exact", "bf16", "int8", "int4")
-# Shown, but never chosen: its effect on the loss must be looked at first.
-OPT_IN = ("int4",)
+COMPRESSIONS = ("exact", "bf16", "int8", "int4")
+LATES = (LATE, *(f"{LATE}:{name}" for name in COMPRESSIONS[1:]))
+SYNCS = (*COMPRESSIONS, *LATES)
+# Shown, but never chosen: their effect on the loss must be looked at first.
+OPT_IN = ("int4", *LATES)
 SAFE_SYNCS = tuple(name for name in SYNCS if name not in OPT_IN)
 # What another way must be faster by: one that loses more, that all ranks must meet for in mid-step,
 # that moves weights between ranks, or that a library other than the default computes.
@@ -138,7 +143,8 @@ def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> R
 
     # A codec is bound by memory. To encode a number it reads value and residual and writes residual
     # and payload; to decode one it reads payload and sum and writes the sum.
-    payload_bytes, lossy = DENSE_BYTES[plan.sync], plan.sync != EXACT
+    payload_bytes = DENSE_BYTES[compression_of(plan.sync)]
+    lossy = compression_of(plan.sync) != EXACT
     encode_s = (12 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
     decode_s = (8 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
     return RankWork(
@@ -175,8 +181,9 @@ def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
         embedding_row_numbers=shape.embedding_row_numbers,
         table_rows=shape.padded_vocab_size,
         layers=min(shape.n_layer, MAX_LAYER_GROUPS),
-        dense_bytes=DENSE_BYTES[plan.sync],
-        row_bytes=ROW_BYTES[plan.sync],
+        dense_bytes=DENSE_BYTES[compression_of(plan.sync)],
+        row_bytes=ROW_BYTES[compression_of(plan.sync)],
+        late=is_late(plan.sync),
         lm_head=plan.lm_head,
         token_bytes=hidden_bytes * shape.n_embd,
     )
@@ -195,7 +202,8 @@ def plan_memory(
             step_rows=rows,
             deferred_rows=sum(schedule.deferred) if many else 0,
             owned_fraction=owned,
-            payload_bytes=DENSE_BYTES[plan.sync] if many else 0.0,
+            payload_bytes=DENSE_BYTES[compression_of(plan.sync)] if many else 0.0,
+            late=is_late(plan.sync),
             tables_on_host=rank in tables_on_host,
             # All tokens' logits of this rank's part of the vocabulary.
             logits=(

@@ -12,6 +12,21 @@ DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "int4": 0.5 + 2
 # Each step has other rows, so error feedback cannot help them: bf16 at least.
 ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
 
+# `--sync late` is a delay of all gradients by a step; what follows the colon is how they travel,
+# exact without.
+LATE = "late"
+
+
+def is_late(sync: str) -> bool:
+    """Whether a step uses the gradients of the step before."""
+    return sync.partition(":")[0] == LATE
+
+
+def compression_of(sync: str) -> str:
+    """How gradients travel, of `DENSE_BYTES`."""
+    return (sync.partition(":")[2] or "exact") if is_late(sync) else sync
+
+
 # CPU time that a byte sent or received adds to a computation: Gloo, the kernel, cold caches and
 # context switches. Measured by benchmarks/forecast/sending.py (torch 2.13, AMD Zen 5): 0.85 to 1.17
 # ns in two runs. The larger one is used, so that forecasts promise too little rather than too
@@ -96,7 +111,7 @@ class StepTraffic:
     layers: messages for the matrices' gradients; head_chunks: for the lm_head's gradient; buckets:
     for the new matrices.
     lm_head: replicated has its gradient all-reduced; vocab-parallel exchanges hidden states of
-    token_bytes each.
+    token_bytes each. late: a step uses the gradients of the step before.
     """
 
     head_numbers: float
@@ -110,6 +125,7 @@ class StepTraffic:
     buckets: int = 4
     lm_head: str = "replicated"
     token_bytes: float = 0.0
+    late: bool = False
 
 
 @dataclass(frozen=True)

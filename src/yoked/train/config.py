@@ -231,7 +231,7 @@ class TrainConfig:
         Sync,
         _flag(
             "How gradients travel: exact is one loss curve on any number of ranks; auto measures "
-            "the network, and prefers it.",
+            "the network, and prefers it; late uses them one step later, for slow networks.",
             RANKS,
         ),
     ] = "auto"

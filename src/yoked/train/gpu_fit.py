@@ -72,12 +72,13 @@ def fit_gpu(
     checkpointed: bool,
     tables: str,
     payload_bytes: float = 0.0,
+    late: bool = False,
 ) -> GpuFit:
     """The first of depths, and of rows, that fits; where none does, the last of both.
 
     shape_of: the model of a depth. depths, rows: the largest first. step_rows: of all ranks, which
     one rank may have for itself. tables: as `--tables`; auto: on the host where only so one fits.
-    payload_bytes: of a number that is sent encoded.
+    payload_bytes: of a number that is sent encoded. late: gradients wait for a step.
     """
 
     def need(place: str, depth: int, count: int, again: bool = checkpointed) -> float:
@@ -89,6 +90,7 @@ def fit_gpu(
             step_rows=step_rows,
             owned_fraction=1.0,
             payload_bytes=payload_bytes,
+            late=late,
             checkpointed=again,
             tables_on_host=place == "host",
             logits=head_logits(shape, count),

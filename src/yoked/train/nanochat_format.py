@@ -7,9 +7,12 @@ stacked and lies under its first parameter.
 
 Our own optimizer state knows parameters by name:
 
-    {"adamw": {name: {"step": int, "exp_avg": like the parameter, "exp_avg_sq": likewise}},
+    {"adamw": {name: {"step": int, "exp_avg": like the parameter, "exp_avg_sq": likewise,
+                      and of the lm_head, where `--sync late` has them, those of
+                      `yoked.train.optim.late_gradients.OF_ALL`}},
      "muon": {name: {"momentum_buffer": (rows, cols),
-                     "second_momentum_buffer": (rows, 1) if rows >= cols else (1, cols)}},
+                     "second_momentum_buffer": (rows, 1) if rows >= cols else (1, cols),
+                     "late_gradient": (rows, cols), where `--sync late` has one}},
      "settings": {group: {"lr": ..., "initial_lr": ..., ...}}}    # for nanochat only
 
 Groups and their settings are those of `yoked.train.optim.groups`.
@@ -29,7 +32,10 @@ from torch import Tensor
 from yoked.core.fs import write_bytes
 from yoked.errors import CheckpointError
 from yoked.train.optim.groups import ParameterGroup, Shapes, parameter_groups
+from yoked.train.optim.late_gradients import LATE, OF_ALL
 from yoked.train.tokenizer import Tokenizer
+
+_OF_MUON = ("momentum_buffer", "second_momentum_buffer")
 
 OptimState = dict[str, dict[str, dict[str, Any]]]
 
@@ -96,7 +102,8 @@ def _stack_group(
     )
     return {
         key: snapshot.stack(f"{present[0]}:{key}", [state[name][key] for name in present])
-        for key in ("momentum_buffer", "second_momentum_buffer")
+        for key in (*_OF_MUON, LATE)
+        if key in _OF_MUON or key in state[present[0]]
     }
 
 
@@ -136,6 +143,7 @@ def _adamw_entry(name: str, entry: Mapping[str, Any], shapes: Shapes) -> dict[st
         "step": int(step),
         "exp_avg": entry["exp_avg"],
         "exp_avg_sq": entry["exp_avg_sq"],
+        **{key: entry[key] for key in OF_ALL if key in entry},
     }
 
 
@@ -149,9 +157,12 @@ def _unstack_group(
     what = f"of the {rows} x {cols} matrices"
     _require_shape(f"momentum_buffer {what}", momentum, (count, rows, cols))
     _require_shape(f"second_momentum_buffer {what}", second, second_shape)
+    stacks = {"momentum_buffer": momentum, "second_momentum_buffer": second}
+    if LATE in entry:
+        stacks[LATE] = entry[LATE]
+        _require_shape(f"{LATE} {what}", entry[LATE], (count, rows, cols))
     return {
-        name: {"momentum_buffer": momentum[i], "second_momentum_buffer": second[i]}
-        for i, name in enumerate(group.names)
+        name: {key: stack[i] for key, stack in stacks.items()} for i, name in enumerate(group.names)
     }
 
 

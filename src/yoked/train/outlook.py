@@ -23,10 +23,11 @@ from yoked.costmodel.step_plan import (
     rank_work,
     step_traffic,
 )
-from yoked.costmodel.work import Network, PortRate
+from yoked.costmodel.work import Network, PortRate, is_late
 from yoked.train.decisions.network import LOCAL_LATENCY_S
 from yoked.train.resolve import TrainSchedule, evaluation_steps, evaluations
 from yoked.train.setup import UNLIMITED, RunSetup
+from yoked.train.sync.late import late_steps
 from yoked.units import format_bytes, format_count, format_duration, listed, plural
 
 # Up to so many epochs a text is worth nearly as much as new text (Muennighoff et al. 2023,
@@ -75,7 +76,8 @@ def foresee(setup: RunSetup, step_s: float | None = None) -> Outlook:
         step_s = _foreseen_step_s(setup, plan)
     tokens = schedule.num_iterations * schedule.total_batch_size
     epoch_tokens = data.train.num_rows * setup.resolved.max_seq_len
-    one = checkpoint_bytes(count_parameters(setup.model_config))
+    late = is_late(setup.strategy.sync.value)
+    one = checkpoint_bytes(count_parameters(setup.model_config), late=late)
     return Outlook(
         step_s=step_s,
         time_s=None if step_s is None else step_s * steps_in_all(schedule),
@@ -183,10 +185,19 @@ def _compute_line(setup: RunSetup) -> str:
     compiled = chosen["compile"]
     parts += [f"{chosen['attention']} attention", "eager" if compiled == "off" else compiled]
     if len(kinds) > 1 or setup.strategy.sync.value != EXACT:
-        parts.append(f"{setup.strategy.sync.value} sync")
+        parts.append(f"{setup.strategy.sync.value} sync{_late_steps(setup)}")
     if setup.resolved.tables == "host":
         parts.append("tables in host memory")
     return f"compute: {', '.join(parts)}"
+
+
+def _late_steps(setup: RunSetup) -> str:
+    if not is_late(setup.strategy.sync.value):
+        return ""
+    late = late_steps(setup.schedule.num_iterations, setup.config.warmup_steps)
+    if late.end <= late.first:
+        return " (too few steps for a delay)"
+    return f" (delayed from step {late.first + 1} to {late.end})"
 
 
 def _most_at_once(schedule: TrainSchedule, keep_last: int) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import EXACT
+from yoked.costmodel.work import compression_of, is_late
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
@@ -37,6 +38,7 @@ from yoked.train.result import RunResult, RunStats, host_table, idle_table
 from yoked.train.runfolder import RunFolder
 from yoked.train.setup import RunSetup, parameter_table
 from yoked.train.sync.codecs import CODECS
+from yoked.train.sync.late import late_steps
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
 
@@ -213,6 +215,7 @@ def build_trainer(setup: RunSetup) -> Trainer:
         backend=compute.layers.forward,
         in_bfloat16=compute.dtype == "bfloat16",
     )
+    late = late_steps(setup.schedule.num_iterations, config.warmup_steps)
     return Trainer(
         model,
         optimizer,
@@ -223,7 +226,8 @@ def build_trainer(setup: RunSetup) -> Trainer:
         SampleStream(setup.data.train, config.seed),
         rows=setup.sharing.rows,
         batch_sizes=setup.batch_sizes,
-        codec=None if sync == EXACT else CODECS[sync],
+        codec=None if compression_of(sync) == EXACT else CODECS[compression_of(sync)],
+        late=late if is_late(sync) else None,
         head_rows=setup.strategy.head_rows,
     )
 

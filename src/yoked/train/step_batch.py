@@ -50,7 +50,7 @@ class StepBatch:
 
     rows_by_rank: (b, T + 1) micro-batches, by rank, in host memory. max_deferred: by rank,
     backward passes that may wait behind the last head. device: that of this rank's micro-batches;
-    tables_on_host: whether its embedding tables are in host memory all the same.
+    tables_on_host: whether its embedding tables are in host memory all the same. step: from 0.
     """
 
     rows_by_rank: Sequence[Sequence[Tensor]]
@@ -58,6 +58,7 @@ class StepBatch:
     max_deferred: Sequence[int]
     device: torch.device
     tables_on_host: bool = False
+    step: int = 0
 
     @functools.cached_property
     def micro_batches(self) -> list[MicroBatch]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import NamedTuple, Protocol
 
@@ -27,9 +27,11 @@ from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import Update
 from yoked.train.state import TrainState
 from yoked.train.step_batch import MicroBatch, StepBatch
 from yoked.train.sync.codecs import Codec
+from yoked.train.sync.late import LateSteps, LateSync
 from yoked.train.sync.same_step import SameStepSync
 from yoked.train.sync.strategy import SyncStrategy
 
@@ -100,11 +102,12 @@ class Trainer:
         rows: Sequence[int],
         batch_sizes: Sequence[int],
         codec: Codec | None = None,
+        late: LateSteps | None = None,
         head_rows: Sequence[float] | None = None,
     ) -> None:
-        """rows: of the first step, by rank. batch_sizes: the most of a micro-batch, by rank. codec:
-        of `--sync`; None: exact. head_rows: relative parts of the vocabulary that ranks compute of
-        the lm_head; None: it is replicated.
+        """rows: of the first step, by rank. batch_sizes: the most of a micro-batch, by rank. codec,
+        late: of `--sync`; None: exact, every gradient in its own step. head_rows: relative parts of
+        the vocabulary that ranks compute of the lm_head; None: it is replicated.
         """
         self.model, self.optimizer, self.buffers = model, optimizer, optimizer.buffers
         self.head, self.comm, self.stream = head, comm, stream
@@ -121,10 +124,14 @@ class Trainer:
         if not comm.active:
             self.max_deferred = [1] * len(batch_sizes)  # a rank alone has no message to hide
         self.state = TrainState(comm, model.device)
+        sums_head = head_rows is None
+        self.sync: SyncStrategy
+        if late is None:
+            self.sync = SameStepSync(comm, self.buffers, codec, sums_head=sums_head)
+        else:
+            kept = optimizer.put_off(self.rows_per_step * shape.sequence_len)
+            self.sync = LateSync(comm, self.buffers, codec, self.state, kept, late, sums_head)
         optimizer.register(self.state)
-        self.sync: SyncStrategy = SameStepSync(
-            comm, self.buffers, codec, sums_head=head_rows is None
-        )
         self.lm_head: LmHead
         if head_rows is None:
             self.lm_head = ReplicatedHead(self.buffers, head, self.sync.head_grad_ready)
@@ -162,30 +169,31 @@ class Trainer:
         self.optimizer.catch_up(dict.fromkeys(row_grads))
 
         nats, pending = 0.0, deque[Pending]()  # backward passes that wait behind the last lm_head
-        for group in batch.head_groups(together=self.lm_head.grouped):
+        groups = list(batch.head_groups(together=self.lm_head.grouped))
+        for number, group in enumerate(groups):
             with clock.phase("forward"):
                 hidden = [
                     self.lm_head.offer(self.model(each.inputs, row_grads[each.index]))
                     for each in group.micro_batches
                 ]
+            if number == len(groups) // 2:
+                self._update(step, self.sync.early_updates())
             with clock.phase("lm_head"):  # its backward pass is in its forward pass
                 output = self.lm_head(hidden, group)
             nats += output.loss_sum
             pending.extend(map(Pending, group.micro_batches, hidden, output.hidden_grads))
             self._backward(pending, keep=group.keep_pending)
         self._backward(pending, keep=0)
+        self._update(step, self.sync.early_updates())  # a rank may have no rows
         synchronize(self.model.device)  # others wait for what a GPU has done, not was told to do
-        gradients_s = clock.computed_s
+        gradients_s = clock.computed_s - clock.phase_s["muon"]
         self.sync.backward_done()  # scalars and what is left leave
 
-        for bucket in self.sync.reduced_buckets():  # matrices that this rank owns, summed
-            with clock.phase("muon"):
-                self.optimizer.step_bucket(step, bucket)
-            self.sync.publish(bucket)  # travels behind AdamW and the next forward's embeddings
-        summed_rows = self.sync.wait_replicated()  # with the lm_head's and the scalars' gradients
-        zero_rounding_noise(self.buffers.scalar_grads)
-        with clock.phase("adamw"):  # the same bits on every rank
-            self.optimizer.step_adamw(step, summed_rows)
+        self._update(step, self.sync.updates())
+        for grads in self.sync.replicated():
+            zero_rounding_noise(grads.scalars)
+            with clock.phase("adamw"):  # the same bits on every rank
+                self.optimizer.step_adamw(step, grads)
         synchronize(self.model.device)
 
         compute_s = clock.computed_s
@@ -202,6 +210,13 @@ class Trainer:
             head_s=clock.phase_s["lm_head"] if on_cpu else 0.0,
         )
 
+    def _update(self, step: int, updates: Iterable[Update]) -> None:
+        """Matrices that this rank owns, summed; new ones travel while it goes on."""
+        for due in updates:
+            with self.comm.clock.phase("muon"):
+                self.optimizer.step_bucket(step, due)
+            self.sync.publish(due)
+
     def _batch(self, step: int) -> StepBatch:
         first = step * self.rows_per_step
         rows = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
@@ -210,7 +225,7 @@ class Trainer:
             for part, size in zip(self.ranges, self.batch_sizes, strict=True)
         ]
         device, on_host = self.model.device, self.model.tables_device.type == "cpu"
-        return StepBatch(by_rank, self.comm.rank, self.max_deferred, device, on_host)
+        return StepBatch(by_rank, self.comm.rank, self.max_deferred, device, on_host, step)
 
     def _backward(self, pending: deque[Pending], keep: int) -> None:
         """Backward through the layers, oldest micro-batch first, until so many are left."""

@@ -48,6 +48,27 @@ def test_the_lm_head_travels_behind_the_backward_pass() -> None:
     assert step.sent_bytes == 400
 
 
+@pytest.mark.parametrize(
+    ("rate", "exact_s", "late_s"),
+    # Each sends 400 bytes of the lm_head, 200 of gradients and 200 of new matrices. At 100 bytes/s
+    # these take 8 s, and the wire stands idle while the owners make new matrices.
+    [(1000.0, 5.2, 5.0), (200.0, 7.0, 5.0), (100.0, 11.0, 9.0)],
+)
+def test_late_gradients_are_not_waited_for_where_a_step_s_bytes_fit_into_its_time(
+    rate: float, exact_s: float, late_s: float
+) -> None:
+    works = [
+        rank(host, forward_s=1, head_s=1, backward_s=1, muon_s=1, adamw_s=1, owned_fraction=0.5)
+        for host in "ab"
+    ]
+    traffic = replace(NOTHING, head_numbers=100, matrix_numbers=100)
+    found = [
+        simulate_step(works, each, network(rate)).step_s
+        for each in (traffic, replace(traffic, late=True))
+    ]
+    assert found == pytest.approx([exact_s, late_s])
+
+
 @pytest.mark.parametrize(("adamw_s", "step_s", "exposed_s"), [(3, 8, 2), (1, 7, 3)])
 def test_new_matrices_arrive_while_the_rest_of_the_optimizer_works(
     adamw_s: float, step_s: float, exposed_s: float

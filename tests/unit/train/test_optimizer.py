@@ -15,6 +15,7 @@ from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import group_settings
+from yoked.train.optim.late_gradients import ReplicatedGrads
 from yoked.train.optim.muon import MuonStep, muon_update
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
@@ -62,8 +63,9 @@ def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGrads:
 
 def update(optimizer: MuonAdamW, step: int, rows: RowGrads) -> None:
     for bucket in optimizer.owned:
-        optimizer.step_bucket(step, bucket)
-    optimizer.step_adamw(step, rows)
+        optimizer.step_bucket(step, optimizer.buffers.update_of(bucket))
+    buffers = optimizer.buffers
+    optimizer.step_adamw(step, ReplicatedGrads(buffers.head_grad, buffers.scalar_grads, rows))
 
 
 def take_steps(optimizer: MuonAdamW, steps: range) -> None:

@@ -14,8 +14,9 @@ from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import MUON, GroupSettings
 from yoked.train.optim.idle_rows import IdleRows, Table
+from yoked.train.optim.late_gradients import LATE, OF_ALL, LateGradients, ReplicatedGrads
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
-from yoked.train.optim.param_buffers import Bucket, ParamBuffers
+from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers, Update
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import Owned, Replicated, TrainState
 
@@ -42,6 +43,7 @@ class MuonAdamW:
         self.buffers, self.settings, self.schedule = buffers, settings, schedule
         self.backend, self.in_bfloat16 = backend, in_bfloat16
         self.num_updates = 0  # of AdamW, for its bias correction
+        self.late: LateGradients | None = None
         # Moments have their parameter's dtype, as nanochat's: a table's may be bfloat16.
         updated = {name: buffers.parameters[name].data for name in buffers.adamw_names}
         self.exp_avg = {name: torch.zeros_like(values) for name, values in updated.items()}
@@ -79,11 +81,9 @@ class MuonAdamW:
             self._idle_rows.catch_up_all()
 
     @torch.no_grad()
-    def step_adamw(self, step: int, row_grads: RowGrads) -> None:
-        """Update all but the matrices, of each parameter this rank's rows; step counts from 0.
-
-        row_grads: the tables' gradients; the others' are the buffers'.
-        """
+    def step_adamw(self, step: int, grads: ReplicatedGrads) -> None:
+        """Update all but the matrices, of each parameter this rank's rows; step counts from 0."""
+        row_grads = grads.rows
         self.num_updates += 1
         lr_factor = self.schedule.learning_rate(step)
         by_group: dict[str, Tensor] = {}
@@ -101,7 +101,7 @@ class MuonAdamW:
                 table = row_grads.tables.get(name)  # (U, C); None: its gradient is dense
                 adamw_update(
                     self.buffers.parameters[name].data[rows],
-                    self.buffers.gradient(name)[rows] if table is None else table,
+                    self._dense(name, grads)[rows] if table is None else table,
                     self.exp_avg[name][rows],
                     self.exp_avg_sq[name][rows],
                     scalars,
@@ -110,16 +110,19 @@ class MuonAdamW:
         if self._idle_rows is not None:
             self._idle_rows.step(by_group, row_grads)
 
+    def _dense(self, name: str, grads: ReplicatedGrads) -> Tensor:
+        return grads.head if name == HEAD else self.buffers.scalar(name, grads.scalars)
+
     @torch.no_grad()
-    def step_bucket(self, step: int, bucket: Bucket) -> None:
+    def step_bucket(self, step: int, due: Update) -> None:
         """Update one stack of this rank's own."""
         lr_factor = self.schedule.learning_rate(step)
         settings = self.settings[MUON]
         muon_update(
-            bucket.view(self.buffers.matrices),
-            bucket.view(self.buffers.matrix_grads),
-            self.momentum[bucket],
-            self.second_moment[bucket],
+            due.matrices,
+            due.gradients,
+            self.momentum[due.bucket],
+            self.second_moment[due.bucket],
             MuonStep(
                 lr=settings["lr"] * lr_factor,
                 momentum=self.schedule.muon_momentum(step),
@@ -129,8 +132,15 @@ class MuonAdamW:
             ),
         )
 
+    def put_off(self, tokens: int) -> LateGradients:
+        """Make room for gradients that are used a step late. tokens: of a step, of all ranks."""
+        self.late = LateGradients(self.buffers, tokens)
+        return self.late
+
     def register(self, state: TrainState) -> None:
-        """All that it updates: parameters, AdamW's moments, and Muon's of the owners."""
+        """All that it updates: parameters, AdamW's moments, and Muon's of the owners; and late
+        gradients.
+        """
         for name, parameter in self.buffers.parameters.items():
             state.register(name, parameter.data, Replicated())
         for name in self.buffers.adamw_names:
@@ -141,6 +151,8 @@ class MuonAdamW:
             state.register(f"momentum/{number}", self.momentum.get(bucket), owned, like)
             second, like = self.second_moment.get(bucket), self.empty_second_moment(bucket)
             state.register(f"second_momentum/{number}", second, owned, like)
+        if self.late is not None:
+            self.late.register(state, self.buffers.buckets)
 
     def state_dict(self, whole: Mapping[str, Tensor]) -> OptimizerState:
         """By parameter name, as it is saved. whole: all tensors of `register`."""
@@ -152,10 +164,12 @@ class MuonAdamW:
             }
             for name in self.buffers.adamw_names
         }
+        adamw[HEAD].update({key: whole[name] for key, name in OF_ALL.items() if name in whole})
         muon = {
             name: {
                 "momentum_buffer": whole[f"momentum/{number}"][index],
                 "second_momentum_buffer": whole[f"second_momentum/{number}"][index],
+                **_late(whole, number, index),
             }
             for number, bucket in enumerate(self.buffers.buckets)
             for index, name in enumerate(bucket.names)
@@ -174,6 +188,8 @@ class MuonAdamW:
                 self.exp_avg[name].copy_(entry["exp_avg"])
                 self.exp_avg_sq[name].copy_(entry["exp_avg_sq"])
                 self.num_updates = int(entry["step"])
+            if self.late is not None:
+                self.late.load(state["adamw"][HEAD])
             for number, bucket in enumerate(self.buffers.buckets):
                 entries = [state["muon"][name] for name in bucket.names]
                 for name, key, like, mine in (
@@ -187,6 +203,9 @@ class MuonAdamW:
                     muon[f"{name}/{number}"] = read
                     if bucket in mine:
                         mine[bucket].copy_(read)
+                # A run that had none so far begins with none: its first update is momentum alone.
+                none = torch.zeros(bucket.shape)
+                muon[f"{LATE}/{number}"] = torch.stack([e.get(LATE, none) for e in entries])
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(
                 f"the optimizer state does not fit the model: {error}",
@@ -199,3 +218,8 @@ class MuonAdamW:
         rows, columns = bucket.shape
         reduced = (rows, 1) if reduced_dimension(rows, columns) == -1 else (1, columns)
         return self.buffers.matrices.new_zeros(len(bucket.names), *reduced)
+
+
+def _late(whole: Mapping[str, Tensor], number: int, index: int) -> dict[str, Tensor]:
+    found = whole.get(f"{LATE}/{number}")
+    return {} if found is None else {LATE: found[index]}

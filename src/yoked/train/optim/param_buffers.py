@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -40,6 +41,17 @@ class Bucket:
     def view(self, flat: Tensor) -> Tensor:
         """(K, R, C) of the flat buffer."""
         return flat[self.offset : self.offset + self.numel].view(len(self.names), *self.shape)
+
+
+@dataclass(frozen=True)
+class Update:
+    """A bucket that is due. matrices: (K, R, C), to be changed in place; gradients: like them,
+    summed over ranks.
+    """
+
+    bucket: Bucket
+    matrices: Tensor
+    gradients: Tensor
 
 
 def assign_owners(
@@ -120,16 +132,25 @@ class ParamBuffers:
                 parameter.grad = grads[index]  # backward adds to a gradient that is there, in place
 
     def _attach_scalars(self, sizes: list[int]) -> None:
-        parts = torch.split(self.scalar_grads, sizes)
-        for name, part in zip(self.scalar_names, parts, strict=True):
-            parameter = self.parameters[name]
-            parameter.grad = part.view_as(parameter)
+        edges = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
+        parts = [slice(*ends) for ends in pairwise(edges)]
+        self._scalar_parts = dict(zip(self.scalar_names, parts, strict=True))
+        for name in self.scalar_names:
+            self.parameters[name].grad = self.scalar(name, self.scalar_grads)
 
     def zero_grad(self) -> None:
         """Forget the last step's gradients; the tables' go with their RowGrads."""
         # Vocab-parallel, a rank writes only its own rows of the lm_head's gradient.
         for buffer in (self.head_grad[self.own_vocab], self.matrix_grads, self.scalar_grads):
             buffer.zero_()
+
+    def update_of(self, bucket: Bucket) -> Update:
+        """With the gradients of this step, where the matrices are."""
+        return Update(bucket, bucket.view(self.matrices), bucket.view(self.matrix_grads))
+
+    def scalar(self, name: str, flat: Tensor) -> Tensor:
+        """A scalar parameter's part of a buffer like `scalar_grads`."""
+        return flat[self._scalar_parts[name]].view_as(self.parameters[name])
 
     def own_rows(self, name: str) -> slice:
         """Rows of a parameter other than a matrix that this rank updates."""

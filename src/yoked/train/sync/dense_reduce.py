@@ -32,8 +32,13 @@ class PairAllReduce:
     ) -> None:
         self.comm, self.flat, self.chunks, self.codec, self.name = comm, flat, chunks, codec, name
         self._device = flat.device if codec is None else codec.works_on(flat.device)
-        self._residual = None if codec is None else torch.zeros(flat.shape, device=self._device)
+        self.residual = None if codec is None else torch.zeros(flat.shape, device=self._device)
         self._arriving: list[RaggedGather] = []
+
+    def share_losses(self, other: DenseAllReduce) -> None:
+        """Make good what `other` has lost, which sums the steps between this one's."""
+        assert isinstance(other, PairAllReduce)
+        self.residual = other.residual
 
     def post_receives(self) -> None:
         """Post the receives of all chunks: a step begins."""
@@ -49,8 +54,8 @@ class PairAllReduce:
         chunk = self.chunks[number]
         payload = self.flat[chunk]
         if self.codec is not None:
-            assert self._residual is not None
-            payload = encoded(self.codec, payload.to(self._device), self._residual[chunk])
+            assert self.residual is not None
+            payload = encoded(self.codec, payload.to(self._device), self.residual[chunk])
         self._arriving[number].send(payload)
 
     def wait(self) -> None:
@@ -77,13 +82,18 @@ class GroupAllReduce:
     ) -> None:
         self.comm, self.flat, self.chunks, self.codec, self.name = comm, flat, chunks, codec, name
         self._device = flat.device if codec is None else codec.works_on(flat.device)
-        self._feedback: list[ErrorFeedback] = []
+        self.feedback: list[ErrorFeedback] = []
         if codec is not None and comm.active:
             for chunk in chunks:
                 like = flat[chunk].to(self._device)  # only for its shape
-                self._feedback.append(ErrorFeedback.fresh(codec, like, comm))
+                self.feedback.append(ErrorFeedback.fresh(codec, like, comm))
         self._sums: list[Work] = []
         self._compressed: list[tuple[slice, ShardedReduce]] = []
+
+    def share_losses(self, other: DenseAllReduce) -> None:
+        """Make good what `other` has lost, which sums the steps between this one's."""
+        assert isinstance(other, GroupAllReduce)
+        self.feedback = other.feedback
 
     def post_receives(self) -> None:
         """Nothing: a sum starts on all ranks alike."""
@@ -94,7 +104,7 @@ class GroupAllReduce:
         if self.codec is None:
             self._sums.append(self.comm.all_reduce(self.flat[chunk], self.name))
             return
-        reduce = ShardedReduce(self.codec, self.comm, self._feedback[number], self.name)
+        reduce = ShardedReduce(self.codec, self.comm, self.feedback[number], self.name)
         reduce.start(self.flat[chunk].to(self._device))
         self._compressed.append((chunk, reduce))
 

@@ -16,11 +16,13 @@ N-1 copies of its own part, and a rank that owns nothing sends no matrices.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
-from yoked.train.optim.param_buffers import Bucket, ParamBuffers
+from yoked.train.optim.param_buffers import Bucket, ParamBuffers, Update
 from yoked.train.sync.codecs import Codec, encoded
 
 
@@ -34,7 +36,8 @@ class MatrixReducer:
         self._tags = {
             name: Tag(MessageKind.GRADIENT, number) for number, name in enumerate(self._buckets)
         }
-        lossy = codec is not None and comm.active
+        self.own = [bucket for bucket in buffers.buckets if bucket.owner == comm.rank]
+        self.sends_differences = lossy = codec is not None and comm.active
         there = buffers.matrices.device
         self._device = there if codec is None else codec.works_on(there)  # where it encodes
         # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
@@ -68,8 +71,8 @@ class MatrixReducer:
         if owner == self.comm.rank:
             return
         gradient = self.buffers.gradient(name).view(-1)
-        # Exact: a view of the gradient, which must not change before `wait_sent`.
-        payload = gradient if self.codec is None else self._encode(gradient, self._part(name))
+        exact = self.codec is None
+        payload = self._payload(gradient) if exact else self._encode(gradient, self._part(name))
         about = f"the gradient of {name}"
         self._leaving.append(self.comm.isend(payload, owner, self._tags[name], about))
 
@@ -77,41 +80,44 @@ class MatrixReducer:
         """Add what the others sent to the gradients of a stack of this rank's, in their order."""
         for name in bucket.names:
             gradient = self.buffers.gradient(name).view(-1)
-            # By rank: added in the order of arrival, a run would not repeat to the bit.
-            for buffer, pending in self._incoming.pop(name, ()):
-                pending.wait()
-                if self.codec is None:
-                    gradient += buffer
-                else:
-                    self._add_decoded(buffer, gradient)
+            self._add(self._incoming.pop(name, ()), gradient)
+
+    def _add(self, incoming: Iterable[tuple[Tensor, Work]], gradient: Tensor) -> None:
+        # By rank: added in the order of arrival, a run would not repeat to the bit.
+        for buffer, pending in incoming:
+            pending.wait()
+            if self.codec is None:
+                gradient += buffer
+            else:
+                self._add_decoded(buffer, gradient)
 
     def wait_sent(self) -> None:
         """Wait until this rank's gradients have left: then they may change."""
-        _wait_all(self._leaving)
+        wait_all(self._leaving)
 
     def post_parameter_receives(self) -> None:
-        """Post the receives of the others' new matrices; this rank reads its own no longer.
+        """Post the receives of the others' new matrices, exact ones straight into the weights.
 
-        They may change from now on, so the last ones have left.
+        This rank's own may change from now on, so the last ones have left.
         """
-        _wait_all(self._sharing)
+        self._post_parameter_receives(self.buffers.matrices)
+
+    def _post_parameter_receives(self, flat: Tensor) -> None:
+        """flat: like all matrices; exact ones arrive there."""
+        wait_all(self._sharing)
         for number, bucket in enumerate(self.buffers.buckets):
             if bucket.owner != self.comm.rank:
-                matrices = bucket.view(self.buffers.matrices).view(-1)
-                # Exact: straight into the weights.
+                matrices = bucket.view(flat).view(-1)
                 buffer = matrices if self.codec is None else self._room(matrices)
                 tag = Tag(MessageKind.PARAMETER, number)
                 pending = self.comm.irecv(buffer, bucket.owner, tag, "new matrices")
                 self._updates.append((bucket, buffer, pending))
 
-    def snapshot(self, bucket: Bucket) -> Tensor | None:
-        """What `publish` needs of a stack as it was."""
-        lossless = self.codec is None or not self.comm.active
-        return None if lossless else bucket.view(self.buffers.matrices).clone()
-
-    def publish(self, bucket: Bucket, before: Tensor | None) -> None:
-        """Send a stack that this rank has updated to all others."""
-        matrices = bucket.view(self.buffers.matrices).view(-1)
+    def publish(self, due: Update, before: Tensor | None) -> None:
+        """Send a stack that this rank has updated to all others. before: as it was, where
+        differences are sent.
+        """
+        bucket, matrices = due.bucket, due.matrices.view(-1)
         payload = matrices
         if before is not None:
             before = before.view(-1)
@@ -141,9 +147,13 @@ class MatrixReducer:
     def drain(self) -> None:
         """The same, and until its own have left: all may change."""
         self.wait_parameters()
-        _wait_all(self._sharing)
+        wait_all(self._sharing)
 
     # --- payloads
+
+    def _payload(self, gradient: Tensor) -> Tensor:
+        """What is sent of an exact gradient: itself, which must not change before `wait_sent`."""
+        return gradient
 
     def _room(self, like: Tensor) -> Tensor:
         if self.codec is None:
@@ -173,7 +183,8 @@ class MatrixReducer:
         out.add_(values.to(out.device))
 
 
-def _wait_all(pendings: list[Work]) -> None:
+def wait_all(pendings: list[Work]) -> None:
+    """Wait for all of them, and forget them."""
     for pending in pendings:
         pending.wait()
     pendings.clear()
@@ -205,9 +216,9 @@ class CollectiveReducer(MatrixReducer):
     def wait_sent(self) -> None:
         """Wait until this rank's gradients have left: then they may change."""
         # Those of other owners: `wait_reduced` has taken this rank's own.
-        _wait_all([self._reducing.pop(bucket) for bucket in list(self._reducing)])
+        wait_all([self._reducing.pop(bucket) for bucket in list(self._reducing)])
 
-    def publish(self, bucket: Bucket, before: Tensor | None) -> None:
+    def publish(self, due: Update, before: Tensor | None) -> None:
         """Nothing until all owners are done."""
 
     def publish_all(self) -> None:
@@ -218,4 +229,4 @@ class CollectiveReducer(MatrixReducer):
 
     def wait_parameters(self) -> None:
         """Wait until this rank has everybody's new matrices, which come as its own go."""
-        _wait_all(self._sharing)
+        wait_all(self._sharing)

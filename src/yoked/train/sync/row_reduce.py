@@ -71,6 +71,9 @@ class _WholeTables(_Bucket):
         return self.mine
 
 
+Buckets = Sequence[_RowBucket] | Sequence[_WholeTables]
+
+
 class EmbeddingGradReducer:
     """Sums the tables' gradients step by step; collective: all ranks call in the same order.
 
@@ -88,7 +91,7 @@ class EmbeddingGradReducer:
     ) -> None:
         self.comm, self.widths, self.vocab_size = comm, widths, vocab_size
         self.dtype, self.device = dtype, device
-        self._buckets: Sequence[_RowBucket] | Sequence[_WholeTables] = ()
+        self._buckets: Buckets = ()
         self._sent = 0
 
     def begin_step(self, batch: StepBatch) -> list[RowGrads]:
@@ -164,9 +167,13 @@ class EmbeddingGradReducer:
             bucket.mine.settle()
             bucket.send()
 
-    def wait(self) -> RowGrads:
-        """The sum over ranks, the same bytes on all of them."""
+    def take(self) -> Buckets:
+        """This step's messages, for `wait`: the next step may begin before."""
         buckets, self._buckets = self._buckets, ()
+        return buckets
+
+    def wait(self, buckets: Buckets) -> RowGrads:
+        """The sum over ranks, the same bytes on all of them."""
         if not self.comm.active:
             buckets[0].mine.settle()
             return buckets[0].mine

@@ -24,12 +24,15 @@ from yoked.errors import UsageError
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.model.cross_entropy import grad_chunk_edges
 from yoked.train.model.row_grads import RowGrads
-from yoked.train.optim.param_buffers import Bucket, ParamBuffers
+from yoked.train.optim.late_gradients import ReplicatedGrads
+from yoked.train.optim.param_buffers import ParamBuffers, Update
 from yoked.train.step_batch import StepBatch
 from yoked.train.sync.codecs import Codec
 from yoked.train.sync.dense_reduce import dense_all_reduce
 from yoked.train.sync.matrix_reducer import CollectiveReducer, MatrixReducer
 from yoked.train.sync.row_reduce import EmbeddingGradReducer
+
+HEAD_GRADIENT = "the lm_head's gradient"
 
 
 class SameStepSync:
@@ -48,12 +51,13 @@ class SameStepSync:
         sums_head: bool = True,
     ) -> None:
         self.comm, self.buffers = comm, buffers
-        self.matrices = _matrices(comm, buffers, codec)
+        self.matrices = self._reducer(codec)
         width = buffers.head_grad.size(1)
         edges = grad_chunk_edges(buffers.head_grad.size(0)) if sums_head else []
         chunks = [slice(a * width, b * width) for a, b in edges]  # rows a to b of the flat gradient
         flat = buffers.head_grad.view(-1)
-        self.head = dense_all_reduce(comm, flat, chunks, codec, "the lm_head's gradient")
+        self._chunks = chunks
+        self.head = dense_all_reduce(comm, flat, chunks, codec, HEAD_GRADIENT)
         self.rows = EmbeddingGradReducer(
             comm,
             buffers.table_widths,
@@ -63,6 +67,7 @@ class SameStepSync:
             buffers.model.tables_device,
         )
         self._scalars: Work | None = None
+        self._summing = buffers.scalar_grads
         self._all_done: Work | None = None
         self._micro_batches = self._done = self._chunks_sent = 0
         self._unsent = dict.fromkeys(self.matrices.names)  # a set in the order of sending
@@ -123,6 +128,7 @@ class SameStepSync:
     def backward_done(self) -> None:
         """All gradients of this rank are complete: what has not left yet leaves."""
         if not self.comm.active:
+            self._backward_is_through()
             return
         self.wait_parameters()  # a rank without rows had no forward pass that waited
         self._all_done = self.comm.barrier_async()
@@ -131,41 +137,54 @@ class SameStepSync:
             self.head_grad_ready(chunk)
         for name in list(self._unsent):
             self._grad_accumulated(name)
-        self._scalars = self.comm.all_reduce(self.buffers.scalar_grads, "scalar gradients")
+        self._summing = self._scalars_to_sum()
+        self._scalars = self.comm.all_reduce(self._summing, "scalar gradients")
         self.rows.send(self._done)  # the last bucket, here on all ranks: NCCL pairs by order
-        self.matrices.post_parameter_receives()  # no backward pass reads the old ones any more
+        self._backward_is_through()
 
-    def reduced_buckets(self) -> Iterator[Bucket]:
-        """This rank's buckets of matrices, each once its gradients are summed."""
-        if self._all_done is not None:
-            self._all_done.wait()  # tells waiting for the slowest rank from waiting for bytes
-            self._all_done = None
-        for bucket in self.buffers.buckets:
-            if bucket.owner != self.comm.rank:
-                continue
+    def _scalars_to_sum(self) -> Tensor:
+        return self.buffers.scalar_grads
+
+    def _backward_is_through(self) -> None:
+        # It reads the old ones no more.
+        self.matrices.post_parameter_receives()
+
+    def early_updates(self) -> Iterator[Update]:
+        """None: all gradients are this step's."""
+        return iter(())
+
+    def updates(self) -> Iterator[Update]:
+        """This rank's stacks of matrices, each once its gradients are summed."""
+        self._wait_for_all()
+        for bucket in self.matrices.own:
             if self.comm.active:
                 self.matrices.wait_reduced(bucket)
-            self._before = self.matrices.snapshot(bucket)  # lossy: the difference to it is sent
-            yield bucket
+            due = self.buffers.update_of(bucket)
+            # Lossy: the difference to it is sent.
+            self._before = due.matrices.clone() if self.matrices.sends_differences else None
+            yield due
 
-    def publish(self, bucket: Bucket) -> None:
-        """This rank's bucket is updated: send it while the rest of the optimizer works."""
+    def _wait_for_all(self) -> None:
+        """Tells waiting for the slowest rank from waiting for bytes."""
+        if self._all_done is not None:
+            self._all_done.wait()
+            self._all_done = None
+
+    def publish(self, due: Update) -> None:
+        """A stack of this rank's is updated: send it while the rest of the optimizer works."""
         if self.comm.active:
-            self.matrices.publish(bucket, self._before)
+            self.matrices.publish(due, self._before)
 
-    def wait_replicated(self) -> RowGrads:
-        """Wait for the lm_head's, the scalars' and the tables' gradients; returns the last.
-
-        The same bytes on all ranks.
-        """
-        if not self.comm.active:
-            return self.rows.wait()
-        assert self._scalars is not None, "backward_done() comes first"
-        self.head.wait()
-        self.matrices.wait_sent()  # the next step begins by clearing the gradients
-        self._scalars.wait()
-        self.matrices.publish_all()  # NCCL's broadcasts; messages left in publish()
-        return self.rows.wait()
+    def replicated(self) -> Iterator[ReplicatedGrads]:
+        """The lm_head's, the scalars' and the tables' gradients, the same bytes on all ranks."""
+        if self.comm.active:
+            assert self._scalars is not None, "backward_done() comes first"
+            self.head.wait()
+            self.matrices.wait_sent()  # the next step begins by clearing the gradients
+            self._scalars.wait()
+            self.matrices.publish_all()  # NCCL's broadcasts; messages left in publish()
+        rows = self.rows.wait(self.rows.take())
+        yield ReplicatedGrads(self.buffers.head_grad, self.buffers.scalar_grads, rows)
 
     def wait_parameters(self) -> None:
         """Until this rank's matrices are those of the last step, on all ranks the same bytes."""
@@ -177,13 +196,17 @@ class SameStepSync:
         if self.comm.active:
             self.matrices.drain()
 
+    def _reducer(self, codec: Codec | None) -> MatrixReducer:
+        if self.comm.device_group is None:
+            return MatrixReducer(self.comm, self.buffers, codec)
+        if codec is not None:
+            raise for_gloo(codec.name)
+        return CollectiveReducer(self.comm, self.buffers)
 
-def _matrices(comm: Communicator, buffers: ParamBuffers, codec: Codec | None) -> MatrixReducer:
-    if comm.device_group is None:
-        return MatrixReducer(comm, buffers, codec)
-    if codec is not None:
-        raise UsageError(
-            f"--sync {codec.name} is for Gloo; every rank here has a GPU, and uses NCCL",
-            fix="--sync exact",
-        )
-    return CollectiveReducer(comm, buffers)
+
+def for_gloo(sync: str) -> UsageError:
+    """What says that this sync is none of NCCL's."""
+    return UsageError(
+        f"--sync {sync} is for Gloo; every rank here has a GPU, and uses NCCL",
+        fix="--sync exact",
+    )

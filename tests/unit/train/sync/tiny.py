@@ -12,6 +12,7 @@ from torch import Tensor
 
 from yoked.costmodel.assignment import split_by_weight
 from yoked.costmodel.model_shape import ModelShape
+from yoked.costmodel.work import compression_of, is_late
 from yoked.train.comm.communicator import Communicator
 from yoked.train.config import TrainConfig
 from yoked.train.lm_head.vocab_parallel import SHARDED
@@ -24,6 +25,7 @@ from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import checksum
 from yoked.train.sync.codecs import CODECS
+from yoked.train.sync.late import LateSteps
 from yoked.train.trainer import StepStats, Trainer
 
 VOCAB = 60
@@ -74,8 +76,11 @@ class Tiny:
         batch: int | Sequence[int] = 2,
         dtype: torch.dtype = torch.float32,
         vocab_parallel: bool = False,
+        late: LateSteps | None = None,
     ) -> Trainer:
-        """One rank's. batch: rows of a micro-batch, perhaps by rank. vocab_parallel: the head."""
+        """One rank's. batch: rows of a micro-batch, perhaps by rank. vocab_parallel: the head.
+        payload: as `--sync` has it; late: of a late one, from step 1 on where it is left out.
+        """
         model = self.model(dtype)
         settings = group_settings(
             TrainConfig(), model.config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
@@ -89,7 +94,8 @@ class Tiny:
             self,
             rows=[len(part) for part in split_by_weight(self.rows, shares)],
             batch_sizes=[batch] * len(shares) if isinstance(batch, int) else batch,
-            codec=None if payload == "exact" else CODECS[payload],
+            codec=CODECS.get(compression_of(payload)),
+            late=(late or LateSteps(1, 100)) if is_late(payload) else None,
             head_rows=shares if vocab_parallel else None,
         )
 
@@ -98,8 +104,8 @@ def gradient_step(trainer: Trainer, step: int) -> tuple[StepStats, RowGrads]:
     """A step in which the optimizer changes nothing: its figures, and the tables' summed rows."""
     optimizer, tables = trainer.optimizer, list[RowGrads]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimizer, "step_bucket", lambda step, bucket: None)
-        patch.setattr(optimizer, "step_adamw", lambda step, rows: tables.append(rows))
+        patch.setattr(optimizer, "step_bucket", lambda step, due: None)
+        patch.setattr(optimizer, "step_adamw", lambda step, grads: tables.append(grads.rows))
         stats = trainer.step(step)
     (rows,) = tables
     return stats, rows
