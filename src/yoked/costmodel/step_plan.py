@@ -67,6 +67,11 @@ class StepPlan:
     owner_fractions: tuple[float, ...]
 
     @property
+    def compression(self) -> str:
+        """How gradients travel, late or not."""
+        return compression_of(self.sync)
+
+    @property
     def accumulation(self) -> int:
         """Micro-batches of the rank with most of them."""
         return max(math.ceil(rows / self.device_batch_size) for rows in self.rows)
@@ -143,8 +148,8 @@ def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> R
 
     # A codec is bound by memory. To encode a number it reads value and residual and writes residual
     # and payload; to decode one it reads payload and sum and writes the sum.
-    payload_bytes = DENSE_BYTES[compression_of(plan.sync)]
-    lossy = compression_of(plan.sync) != EXACT
+    payload_bytes = DENSE_BYTES[plan.compression]
+    lossy = plan.compression != EXACT
     encode_s = (12 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
     decode_s = (8 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
     return RankWork(
@@ -181,8 +186,8 @@ def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
         embedding_row_numbers=shape.embedding_row_numbers,
         table_rows=shape.padded_vocab_size,
         layers=min(shape.n_layer, MAX_LAYER_GROUPS),
-        dense_bytes=DENSE_BYTES[compression_of(plan.sync)],
-        row_bytes=ROW_BYTES[compression_of(plan.sync)],
+        dense_bytes=DENSE_BYTES[plan.compression],
+        row_bytes=ROW_BYTES[plan.compression],
         late=is_late(plan.sync),
         lm_head=plan.lm_head,
         token_bytes=hidden_bytes * shape.n_embd,
@@ -202,7 +207,7 @@ def plan_memory(
             step_rows=rows,
             deferred_rows=sum(schedule.deferred) if many else 0,
             owned_fraction=owned,
-            payload_bytes=DENSE_BYTES[compression_of(plan.sync)] if many else 0.0,
+            payload_bytes=DENSE_BYTES[plan.compression] if many else 0.0,
             late=is_late(plan.sync),
             tables_on_host=rank in tables_on_host,
             # All tokens' logits of this rank's part of the vocabulary.

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, SYNCS, VOCAB_PARALLEL
+from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
 from yoked.costmodel.work import is_late
-from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan
+from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan, least_lossy
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
@@ -66,18 +66,12 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
         why = "hidden states of so few tokens cost less than its gradient"
         lines.append(f"the lm_head is vocab-parallel: {why}")
     lines += _sync_reasons(plan)
-    rates = [each.tokens_per_second for each in plan.candidates]
-    near = [
-        each
-        for each, rate in zip(plan.candidates, rates, strict=True)
-        if rate * MIN_SPEEDUP >= max(rates)
-    ]
-    fastest = min(near, key=lambda each: SYNCS.index(each.sync))
-    faster = fastest.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
-    if faster and fastest.sync in OPT_IN:
-        how = f"--sync {fastest.sync} on {len(fastest.hosts)} hosts"
-        rate = format_count(round(fastest.tokens_per_second))
-        what = "what the delay does to the loss" if is_late(fastest.sync) else "what it loses"
+    offered = least_lossy(plan.candidates)
+    faster = offered.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
+    if faster and offered.sync in OPT_IN:
+        how = f"--sync {offered.sync} on {len(offered.hosts)} hosts"
+        rate = format_count(round(offered.tokens_per_second))
+        what = "what the delay does to the loss" if is_late(offered.sync) else "what it loses"
         why = f"it is never chosen: look at {what}"
         lines.append(f"{how} would reach {rate} tokens/s; {why}")
     lines += _gain_lines(plan, added)

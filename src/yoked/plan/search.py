@@ -170,6 +170,13 @@ def choose_for_all_hosts(
     return search.choose([each for each in together if sync in (None, each.sync)])
 
 
+def least_lossy(candidates: Sequence[Candidate]) -> Candidate:
+    """Of those within MIN_SPEEDUP of the fastest, what loses least; of equals the fastest."""
+    fastest = max(each.tokens_per_second for each in candidates)
+    near = [each for each in candidates if each.tokens_per_second * MIN_SPEEDUP >= fastest]
+    return min(near, key=lambda each: (SYNCS.index(each.sync), -each.tokens_per_second))
+
+
 class _Search:
     """The search for one request on one fleet. It caches the networks between hosts."""
 
@@ -299,9 +306,7 @@ class _Search:
         safe = [each for each in candidates if each.sync not in OPT_IN] or list(candidates)
         # If nothing fits, one is chosen all the same: the plan says what it would need.
         able = [each for each in safe if not each.over_memory] or safe
-        fastest = max(each.tokens_per_second for each in able)
-        near = [each for each in able if each.tokens_per_second * MIN_SPEEDUP >= fastest]
-        return min(near, key=lambda each: (SYNCS.index(each.sync), -each.tokens_per_second))
+        return least_lossy(able)
 
     def best_with(self, hosts: Collection[str]) -> Candidate:
         """What is chosen if these hosts take part."""

@@ -32,8 +32,8 @@ OF_ALL = {
 
 @dataclass(frozen=True)
 class ReplicatedGrads:
-    """Of what every rank updates, summed over ranks: lm_head (V, C), scalars as in their buffer,
-    rows of the tables.
+    """Gradients of what every rank updates, summed over ranks: lm_head (V, C), scalars as in their
+    buffer, rows of the tables.
     """
 
     head: Tensor

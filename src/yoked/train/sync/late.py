@@ -119,7 +119,7 @@ class LateMatrices(MatrixReducer):
 
 
 class _InFlight(NamedTuple):
-    """What every rank updates, of a step whose gradients are put off. scalars_sum: None: alone."""
+    """Gradients on their way, of what every rank updates. scalars_sum: None on a rank alone."""
 
     head: DenseAllReduce
     scalars: Tensor
@@ -150,7 +150,7 @@ class LateSync(SameStepSync):
         super().__init__(comm, buffers, codec, sums_head=sums_head)
         # The lm_head's gradient of one step travels while the next one is added up in the other.
         flat = kept.head.view(-1)
-        self._other_head = dense_all_reduce(comm, flat, self._chunks, codec, HEAD_GRADIENT)
+        self._other_head = dense_all_reduce(comm, flat, self.head.chunks, codec, HEAD_GRADIENT)
         self._other_head.share_losses(self.head)
         self._in_flight: _InFlight | None = None
         self._are_matrices_due = self._is_due = self._puts_off = False
@@ -213,7 +213,7 @@ class LateSync(SameStepSync):
             yield from super().replicated()
 
     def _put_off(self) -> None:
-        """What every rank updates, once the gradients before are used."""
+        """Keep this step's gradients for the next one; those before are used by now."""
         scalars = self._summing if self.comm.active else self._scalars_to_sum()
         self._in_flight = _InFlight(self.head, scalars, self._scalars, self.rows.take())
         self.head, self._other_head = self._other_head, self.head

@@ -152,7 +152,7 @@ class MatrixReducer:
     # --- payloads
 
     def _payload(self, gradient: Tensor) -> Tensor:
-        """What is sent of an exact gradient: itself, which must not change before `wait_sent`."""
+        """An exact gradient leaves as it is, so it must not change before `wait_sent`."""
         return gradient
 
     def _room(self, like: Tensor) -> Tensor:

@@ -56,7 +56,6 @@ class SameStepSync:
         edges = grad_chunk_edges(buffers.head_grad.size(0)) if sums_head else []
         chunks = [slice(a * width, b * width) for a, b in edges]  # rows a to b of the flat gradient
         flat = buffers.head_grad.view(-1)
-        self._chunks = chunks
         self.head = dense_all_reduce(comm, flat, chunks, codec, HEAD_GRADIENT)
         self.rows = EmbeddingGradReducer(
             comm,
@@ -205,7 +204,7 @@ class SameStepSync:
 
 
 def for_gloo(sync: str) -> UsageError:
-    """What says that this sync is none of NCCL's."""
+    """The error of a sync that NCCL does not have."""
     return UsageError(
         f"--sync {sync} is for Gloo; every rank here has a GPU, and uses NCCL",
         fix="--sync exact",

@@ -43,7 +43,7 @@ class SyncStrategy(Protocol):
         """A stack of this rank's is updated: send the new matrices to all ranks."""
 
     def replicated(self) -> Iterator[ReplicatedGrads]:
-        """What every rank updates, once for each step whose gradients are due: summed."""
+        """Summed gradients of what every rank updates, once for each step that is due."""
 
     def wait_parameters(self) -> None:
         """Until this rank has everybody's new matrices: before the first layer reads them."""
