@@ -60,6 +60,8 @@ _LINUX_PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (41
 # Asks how much of what was sent is not yet confirmed: SIOCOUTQ of linux/sockios.h, and SO_NWRITE
 # of macOS's sys/socket.h.
 _LINUX_UNCONFIRMED, _MACOS_UNCONFIRMED = 0x5411, 0x1024
+# In struct tcp_info of linux/tcp.h: where it counts the packets sent again, and all with data.
+_RESENT_AT, _SEGMENTS_AT = 100, 156
 # Free on nearly every host, and below what kernels pick from: 32,768 on Linux, 49,152 on macOS.
 _LOW_PORTS = (20_000, 32_000)
 
@@ -124,6 +126,7 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
     error_text, rtt_s, echo_s (the time of each echo), goodput_bytes_per_s (null where too little
     was sent to tell), path_mtu_bytes (what the kernel has found out by then, or null),
     mss_bytes (of data in one packet, of the end that has less),
+    resent (the part of our packets that was sent again; null: the kernel does not tell),
     source_address (ours on this way; null: there is no way), took_s (until it was connected, or
     that was given up), connected, arrived_bytes (of what was sent; as far as they were confirmed,
     where the conversation did not come to its end), unsent (where there was silence, whether this
@@ -264,7 +267,7 @@ def _arrivals(connection: socket.socket) -> Iterator[tuple[float, int]]:
 
 def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dict[str, Any]:
     names = ("answered_by", "error", "error_text", "rtt_s", "goodput_bytes_per_s",
-             "path_mtu_bytes", "mss_bytes", "source_address", "took_s")  # fmt: skip
+             "path_mtu_bytes", "mss_bytes", "resent", "source_address", "took_s")  # fmt: skip
     result: dict[str, Any] = {
         **dict.fromkeys(names), "ok": False, "echo_s": [], "connected": False, "arrived_bytes": 0,
     }  # fmt: skip
@@ -332,6 +335,7 @@ def _converse(
     result["path_mtu_bytes"] = _path_mtu_bytes(connection)
     sizes = [_mss_bytes(connection), told.get("mss_bytes")]
     result["mss_bytes"] = min(filter(None, sizes), default=None)
+    result["resent"] = _resent(connection)
     if told["bytes"] and told["time_s"] > 0:
         result["goodput_bytes_per_s"] = told["bytes"] / told["time_s"]
     result["ok"] = True
@@ -435,6 +439,19 @@ def _mss_bytes(connection: socket.socket) -> int | None:
     with contextlib.suppress(OSError):
         return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     return None
+
+
+def _resent(connection: socket.socket) -> float | None:
+    """The part of the packets with data that were sent again; None: the kernel does not tell."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SEGMENTS_AT + 4)
+        (resent,) = struct.unpack_from("=I", told, _RESENT_AT)
+        (all_of_them,) = struct.unpack_from("=I", told, _SEGMENTS_AT)
+    except (OSError, struct.error):  # a kernel before 4.6 does not count them
+        return None
+    return round(min(1.0, resent / all_of_them), 5) if all_of_them else None
 
 
 def _write_line(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -54,6 +54,12 @@ class Network:
     latency_s: float
     local_bytes_per_s: float = 5e9
 
+    @property
+    def slowest_port_bytes_per_s(self) -> float | None:
+        """The lower rate of the slowest port; None on one host."""
+        rates = [min(port.out_bytes_per_s, port.in_bytes_per_s) for port in self.ports.values()]
+        return min(rates, default=None)
+
 
 @dataclass(frozen=True)
 class RankWork:

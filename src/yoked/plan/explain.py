@@ -62,6 +62,7 @@ def verdict(plan: Plan) -> str:
 def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list[str]:
     """The step's communication, the choice of sync, each host's gain, and the run's time."""
     lines = [_communication(plan.chosen)] if len(plan.chosen.rows) > 1 else []
+    lines += _rho_line(plan)
     if plan.chosen.lm_head == VOCAB_PARALLEL:
         why = "hidden states of so few tokens cost less than its gradient"
         lines.append(f"the lm_head is vocab-parallel: {why}")
@@ -133,6 +134,19 @@ def _communication(chosen: Candidate) -> str:
     if waits[idlest] >= MIN_WAIT_FRACTION:
         line += f"; {idlest} waits {waits[idlest]:.0%}"
     return line
+
+
+def _rho_line(plan: Plan) -> list[str]:
+    """How slow the network is for these hosts; of all, where one is chosen alone."""
+    together = plan.chosen if plan.chosen.rho is not None else plan.candidates[0]
+    if together.gradient_s is None or together.rho is None:
+        return []
+    line = (
+        f"rho {together.rho:.2g}: the whole float32 gradient takes "
+        f"{format_duration(together.gradient_s)} on the slowest link, a host's part of a step "
+        f"{format_duration(together.forecast.compute_s)} of computing"
+    )
+    return [line]
 
 
 def _sync_reasons(plan: Plan) -> list[str]:

@@ -47,8 +47,10 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
     ports = {host: PortRate(egress[host], ingress[host]) for host in hosts}
     on_gpus = all(cost.device == "cuda" for cost in measurement.step_costs if cost.host in hosts)
     software_s = NCCL_LATENCY_S if on_gpus else GLOO_LATENCY_S
-    rtt_s = max(link.rtt_s for link in links)  # one latency for all pairs: the largest
-    return Network(ports, _latency_s(measurement, software_s + rtt_s / 2))
+    # One latency for all pairs: the largest.
+    rtt_s = max(link.rtt_s for link in links)
+    jitter_s = max(link.jitter_s for link in links)
+    return Network(ports, _latency_s(measurement, software_s + rtt_s / 2) + jitter_s / 2)
 
 
 def _single_host_network(measurement: Measurement) -> Network:

@@ -14,7 +14,7 @@ from yoked.core.faults import fault
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.dtypes import BY_HOST, compute_dtypes, dtype_name, speed_of_all
 from yoked.costmodel.memory import USABLE_FRACTION
-from yoked.costmodel.model_shape import ModelShape
+from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.costmodel.step_plan import (
     EXACT,
     MIN_SPEEDUP,
@@ -26,7 +26,7 @@ from yoked.costmodel.step_plan import (
     plan_memory,
     predict_heads,
 )
-from yoked.costmodel.work import Network, StepForecast
+from yoked.costmodel.work import DENSE_BYTES, Network, StepForecast
 from yoked.errors import UsageError
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
@@ -60,7 +60,8 @@ class Candidate:
 
     lm_head: a value of `--lm-head`. accumulation: micro-batches of the rank with most of them.
     rows: of a step, by host. memory_bytes: that it needs, by host, all its ranks; over_memory: of
-    those hosts that have less.
+    those hosts that have less. gradient_s: that the whole float32 gradient would take through the
+    slowest port; None on one host.
     """
 
     sync: str
@@ -74,6 +75,12 @@ class Candidate:
     forecast: StepForecast
     memory_bytes: dict[str, float]
     over_memory: dict[str, float]
+    gradient_s: float | None
+
+    @property
+    def rho(self) -> float | None:
+        """The time of the whole float32 gradient, over that of a host's computation in a step."""
+        return None if self.gradient_s is None else self.gradient_s / self.forecast.compute_s
 
     @property
     def tokens_per_second(self) -> float:
@@ -242,10 +249,11 @@ class _Search:
         usable_bytes = [
             USABLE_FRACTION * memory_bytes.get(cost.host, math.inf) / cost.ranks for cost in ranks
         ]
+        network = self._network(tuple(cost.host for cost in costs))
         found = predict_heads(
             shape,
             ranks,
-            self._network(tuple(cost.host for cost in costs)),
+            network,
             sync=sync,
             rows=best_rows(self.rows, ranks, device_batch_size),
             device_batch_size=device_batch_size,
@@ -257,6 +265,10 @@ class _Search:
             if self.request.tables_on_host and cost.device == "cuda"
         ]
         by_rank = plan_memory(plan, shape, on_host)
+        rate = network.slowest_port_bytes_per_s
+        gradient_s = (
+            None if rate is None else DENSE_BYTES[EXACT] * count_parameters(shape).total / rate
+        )
         rows = dict.fromkeys((cost.host for cost in costs), 0)
         needs = dict.fromkeys(rows, 0.0)
         for cost, count, need in zip(ranks, plan.rows, by_rank, strict=True):
@@ -278,6 +290,7 @@ class _Search:
                 for host, need in needs.items()
                 if need > USABLE_FRACTION * memory_bytes.get(host, math.inf)
             },
+            gradient_s=gradient_s,
         )
 
     def _network(self, hosts: tuple[str, ...]) -> Network:
@@ -291,9 +304,8 @@ class _Search:
             return SYNCS[:1]
         if any(cost.device != "cuda" for cost in costs):
             return SYNCS
-        ports = self._network(tuple(cost.host for cost in costs)).ports.values()
-        rates = [min(port.out_bytes_per_s, port.in_bytes_per_s) for port in ports]
-        return SYNCS[:1] if nccl_suits(min(rates, default=None)) else SYNCS
+        rate = self._network(tuple(cost.host for cost in costs)).slowest_port_bytes_per_s
+        return SYNCS[:1] if nccl_suits(rate) else SYNCS
 
     def _with_hosts(self, like: Candidate, hosts: Collection[str]) -> Candidate:
         """The same candidate with other hosts."""

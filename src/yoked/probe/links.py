@@ -62,10 +62,9 @@ QUICK = Timing(send_s=0.4, skip_s=0.1, slack_s=0.1)
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """A link, and figures that its record does not keep. interface_mtu_bytes: of the sender."""
+    """A link, and the MTU of the sender's interface, which its record does not keep."""
 
     link: Link
-    rtt_median_s: float
     interface_mtu_bytes: int | None
 
 
@@ -111,9 +110,9 @@ def measure_links(
             one_way = [send(*way, both=False) for way in ways]
             both_ways = at_once(lambda way: send(*way, both=True), ways)
             # Both ends see the same round trip; a longer time means that a processor was busy.
-            rtt_s = min(echo_s for answer in one_way for echo_s in answer["echo_s"])
+            echoes_s = [echo_s for answer in one_way for echo_s in answer["echo_s"]]
             return [
-                _link_measurement(by_name[source], target, one, both, rtt_s)
+                _link_measurement(by_name[source], target, one, both, echoes_s)
                 for (source, target), one, both in zip(ways, one_way, both_ways, strict=True)
             ]
 
@@ -128,8 +127,16 @@ def measure_links(
 
 
 def _link_measurement(
-    end: LinkEnd, to_host: str, one_way: Mapping[str, Any], both: Mapping[str, Any], rtt_s: float
+    end: LinkEnd,
+    to_host: str,
+    one_way: Mapping[str, Any],
+    both: Mapping[str, Any],
+    echoes_s: Sequence[float],
 ) -> LinkMeasurement:
+    """echoes_s: of both ways, which see the same round trips."""
+    rtt_s = min(echoes_s)
+    # A tenth of them is left out: a host that was busy for once is no jitter of the link.
+    usual_s = sorted(echoes_s)[: -max(1, len(echoes_s) // 10)]
     link = Link(
         from_host=end.host,
         to_host=to_host,
@@ -140,8 +147,10 @@ def _link_measurement(
         rtt_s=rtt_s,
         goodput_bytes_per_s=one_way["goodput_bytes_per_s"],
         both_ways_bytes_per_s=both["goodput_bytes_per_s"],
+        jitter_s=statistics.mean(usual_s) - rtt_s,
+        resent=one_way["resent"],
     )
-    return LinkMeasurement(link, statistics.median(one_way["echo_s"]), end.mtu_bytes)
+    return LinkMeasurement(link, end.mtu_bytes)
 
 
 def _require_answer(source: str, end: LinkEnd, answer: Mapping[str, Any], echoes: int) -> None:

@@ -222,7 +222,7 @@ _TOLD_OF_EACH: Mapping[str, tuple[str, ...]] = {
     "interfaces": ("mtu_bytes", "gloo_address", "addresses"),
     "dial": (
         "answered_by", "error", "error_text", "rtt_s", "goodput_bytes_per_s", "path_mtu_bytes",
-        "source_address", "took_s",
+        "resent", "source_address", "took_s",
     ),
 }  # fmt: skip
 

@@ -26,7 +26,9 @@ class Link:
     """Raw TCP from one host to another.
 
     goodput_bytes_per_s: payload while nothing else is sent; both_ways: while the other direction
-    is in use too.
+    is in use too. jitter_s: by how much a round trip is longer than the shortest, on average.
+    resent: the part of the packets that was sent again meanwhile; None where the kernel does not
+    tell. A link at its limit loses some.
     """
 
     from_host: str
@@ -37,6 +39,8 @@ class Link:
     rtt_s: float  # the shortest of several
     goodput_bytes_per_s: float
     both_ways_bytes_per_s: float
+    jitter_s: float = 0.0
+    resent: float | None = None
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,7 @@ DIAL = fields(
         "goodput_bytes_per_s": number,
         "path_mtu_bytes": count,
         "mss_bytes": count,
+        "resent": number,
         "source_address": address,
         "took_s": number,
         "connected": flag,

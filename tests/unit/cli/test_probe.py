@@ -32,7 +32,7 @@ def found(measurement: Measurement, **changes: Any) -> ProbeResult:
     whole: dict[str, Any] = {
         "fleet": Fleet("home", (Host("alpha"), Host("beta")), Path("nowhere/yoked.toml")),
         "measurement": measurement,
-        "links": [LinkMeasurement(link, 3e-4, 1500) for link in measurement.links],
+        "links": [LinkMeasurement(link, 1500) for link in measurement.links],
         "skipped_sizes": [],
         "choices": {},
         "problem": None,
@@ -84,7 +84,7 @@ def test_a_tunnel_on_the_way_is_told(snapshot: SnapshotAssertion) -> None:
     measurement = two_hosts()
     link = dataclasses.replace(measurement.links[0], mtu_bytes=1420)
 
-    _, text = said(found(measurement, links=[LinkMeasurement(link, 3e-4, 1500)]))
+    _, text = said(found(measurement, links=[LinkMeasurement(link, 1500)]))
 
     assert text == snapshot
 

@@ -13,7 +13,7 @@ from tests.failures import raises_fault
 
 from yoked.agent.server import Call
 from yoked.agent.sockets import answer_dial, answer_listen
-from yoked.probe.links import LinkEnd, LinkMeasurement, Timing, measure_links
+from yoked.probe.links import LinkEnd, LinkMeasurement, Timing, _link_measurement, measure_links
 from yoked.remote.client import Part
 
 # Long enough for some pieces on a busy machine, and no longer.
@@ -91,10 +91,23 @@ def test_a_link_has_a_rate_each_way_a_round_trip_and_the_paths_mtu() -> None:
     link = measured[0].link
     assert link.goodput_bytes_per_s > 0
     assert link.both_ways_bytes_per_s > 0
-    assert 0 < link.rtt_s <= measured[0].rtt_median_s
+    assert link.rtt_s > 0
+    assert link.jitter_s >= 0
+    assert link.resent is not None
+    assert 0 <= link.resent < 0.5
     assert (link.interface, link.family) == ("lo", "ipv4")
     # Linux has 65,536 for its loopback, and IPv4 packets of at most a byte less.
     assert link.mtu_bytes in (65_535, 65_536)
+
+
+def test_jitter_is_the_mean_of_the_usual_round_trips_over_the_shortest() -> None:
+    way = {"path_mtu_bytes": None, "resent": None, "goodput_bytes_per_s": 1e6}
+    end = LinkEnd("alpha", "wlan0", "192.0.2.1", None)
+
+    found = _link_measurement(end, "beta", way, way, [0.002] * 9 + [0.006] * 9 + [0.3, 0.3])
+
+    # A tenth is left out: alpha was busy twice.
+    assert (found.link.rtt_s, found.link.jitter_s) == (0.002, pytest.approx(0.002))
 
 
 def test_a_lost_connection_is_named_with_both_hosts() -> None:

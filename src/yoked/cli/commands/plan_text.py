@@ -89,6 +89,7 @@ def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
         "ranks": candidate.ranks,
         "memory_bytes": candidate.memory_bytes,
         "time_s": target.time_s(candidate),
+        "rho": candidate.rho,
         "predicted": {
             "step_s": forecast.step_s,
             "tokens_per_second": candidate.tokens_per_second,

@@ -15,7 +15,17 @@ from yoked.text import paragraphs
 from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration, plural
 from yoked.workflows.probe_job import ProbeResult
 
-_LINKS = ("from", "to", "interface", "goodput", "both ways", "round trip", "median", "MTU")
+_LINKS = (
+    "from",
+    "to",
+    "interface",
+    "goodput",
+    "both ways",
+    "round trip",
+    "jitter",
+    "sent again",
+    "MTU",
+)
 _COLLECTIVES = ("collective", "size", "time", "algorithm", "bus", "of the wire")
 _COMPUTE = ("host", "device", "dtype", "threads", "products", "copy", "held by")
 _STEPS = ("host", "dtype", "tokens", "forward", "head", "backward", "AdamW", "Muon", "together")
@@ -48,7 +58,6 @@ def payload(result: ProbeResult) -> dict[str, Any]:
                 "from": link.pop("from_host"),
                 "to": link.pop("to_host"),
                 **link,
-                "rtt_median_s": measured.rtt_median_s,
                 "interface_mtu_bytes": measured.interface_mtu_bytes,
             }
         )
@@ -131,7 +140,8 @@ def _link_lines(result: ProbeResult) -> Iterator[str]:
                 format_bit_per_s(8 * link.goodput_bytes_per_s),
                 format_bit_per_s(8 * link.both_ways_bytes_per_s),
                 format_duration(link.rtt_s),
-                format_duration(measured.rtt_median_s),
+                format_duration(link.jitter_s),
+                "unknown" if link.resent is None else f"{link.resent:.2%}",
                 str(link.mtu_bytes or "unknown"),
             ]
         )
