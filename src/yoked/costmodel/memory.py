@@ -42,8 +42,8 @@ def rank_memory(
     step_rows: of all of a step's that this rank computes, where they are known.
     checkpointed: backward computes each layer again. tables_on_host: `tables_memory` is the host's.
     owned_fraction: of Muon's matrices.
-    payload_bytes: of a number on the wire, 0 for a single rank. late: a step uses the gradients of
-    the step before.
+    payload_bytes: of a number on the wire, 0 for a single rank. late: a step uses the last one's
+    gradients of lm_head and matrices.
     logits: number of logits kept at once; None: those of a chunk.
     """
     counts = count_parameters(shape)
@@ -68,9 +68,8 @@ def rank_memory(
     cast = counts.lm_head * number if number != 4 else 0
     # Error feedback keeps what a payload of less than a float32 has lost.
     residuals = 4.0 * counts.dense if 0 < payload_bytes < 4 else 0.0
-    # Gradients that wait, and new matrices beside the old ones; in full, for a checkpoint's tables.
-    used = min(shape.vocab_size, step_rows * shape.sequence_len) * shape.embedding_row_numbers
-    waiting = 4.0 * (2 * counts.transformer_matrices + counts.lm_head + used) if late else 0.0
+    # Gradients that wait, and new matrices beside the old ones.
+    waiting = 4.0 * (2 * counts.transformer_matrices + counts.lm_head) if late else 0.0
     buffers = logits * number + cast + counts.dense * payload_bytes + residuals + waiting
     return PROCESS_BYTES + (weights + gradients + moments + tables + activations + buffers)
 
@@ -91,7 +90,7 @@ def tables_memory(shape: ModelShape, *, dtype: str, rows: int) -> float:
 def checkpoint_bytes(counts: ParameterCounts, *, late: bool = False) -> int:
     """Bytes of one checkpoint: weights and the optimizer's state.
 
-    late: with gradients that the next step uses, but for those of the tables' rows.
+    late: with gradients that the next step uses.
     """
     adamw = counts.adamw + counts.scalars
     gradients = counts.lm_head + counts.transformer_matrices if late else 0

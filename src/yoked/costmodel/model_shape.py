@@ -81,9 +81,14 @@ class ModelShape:
         return sum(self.has_value_embedding(layer) for layer in range(self.n_layer))
 
     @property
+    def table_widths(self) -> tuple[int, ...]:
+        """Of the embedding tables: of tokens, and of values."""
+        return (self.n_embd, *(self.kv_width,) * self.value_tables)
+
+    @property
     def embedding_row_numbers(self) -> int:
         """Numbers of one embedding row, over all tables."""
-        return self.n_embd + self.value_tables * self.kv_width
+        return sum(self.table_widths)
 
     def window(self, layer: int) -> int:
         """Number of tokens that a layer attends to; sequence_len in a full layer."""

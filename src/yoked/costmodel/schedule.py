@@ -10,6 +10,10 @@ backward passes follow, while the head's gradient travels:
 
 It costs the activations of those micro-batches, and nothing else: gradients are added up in the
 same order.
+
+Where the head's gradient is not waited for (`--sync late`), the rows of the tables are all that is,
+and no backward pass waits. Rows leave in four parts as they are made, each about half of what is
+left, so that those of the last micro-batch alone are still to travel when it is through.
 """
 
 from __future__ import annotations
@@ -50,12 +54,13 @@ class MicroBatchSchedule(NamedTuple):
     """Micro-batches of a rank in a step, or their rows.
 
     early: forward, head and backward before the next one begins; deferred: backward behind the last
-    head, in two parts; last: the last micro-batch, or 0.
+    head, in two parts, unless none waits; last: the last micro-batch, or 0.
     """
 
     early: int
     deferred: tuple[int, int]
     last: int
+    waits: bool = True
 
     @property
     def row_buckets(self) -> list[range]:
@@ -65,8 +70,12 @@ class MicroBatchSchedule(NamedTuple):
 
 
 def schedule_micro_batches(count: int, deferred: int) -> MicroBatchSchedule:
-    """Of so many micro-batches. deferred: as `max_deferred_backwards` says."""
+    """Of so many micro-batches. deferred: as `max_deferred_backwards` says; 0: none waits."""
     last = min(count, 1)  # 0 for a rank without rows
+    if deferred == 0:
+        half = count // 2
+        quarter = (count - half) // 2
+        return MicroBatchSchedule(half, (quarter, count - half - quarter - last), last, False)
     waiting = min(count, deferred) - last
     # The lm_head has the wire at first: rows of the first two thirds come in time behind it.
     first = -(-2 * waiting // 3)
@@ -82,4 +91,5 @@ def schedule_rows(rows: int, device_batch_size: int, deferred: int) -> MicroBatc
         schedule.early * device_batch_size,
         (first * device_batch_size, second * device_batch_size),
         rows - (count - schedule.last) * device_batch_size,
+        schedule.waits,
     )

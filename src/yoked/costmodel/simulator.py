@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from yoked.costmodel.messages import Message, RankClasses, Send, StepMessages, step_messages
 from yoked.costmodel.work import HostStep, Network, RankWork, StepForecast, StepTraffic
@@ -17,6 +17,9 @@ HEAD_BEFORE_FIRST_CHUNK = 2 / 3
 STEADY_AFTER_STEPS = 2
 # Smaller differences are rounding errors.
 ROUNDING_S = 1e-12
+# What a rank computes in a step. PASSES: forward, lm_head and backward of several micro-batches.
+PASSES, FORWARD, LM_HEAD, BACKWARD = "micro-batches", "forward", "lm_head", "backward"
+MUON, ADAMW, CODEC = "Muon", "AdamW", "encode, decode"
 
 
 def simulate_step(
@@ -27,14 +30,10 @@ def simulate_step(
     if len(works) == 1:
         alone_s = works[0].alone_s
         return StepForecast(alone_s, 0.0, {works[0].host: HostStep(alone_s, 0.0, 0.0, 0.0)})
-    rank_classes = RankClasses(works, network)
-    first = step_messages(rank_classes, traffic)
-    steps = [first, *(first.copy() for _ in range(STEADY_AFTER_STEPS))]
-    simulation = _Simulation(rank_classes, traffic, steps)
-    simulation.run()
+    simulation = _simulated(works, traffic, network)
     step_s = max(rank_class.step_s for rank_class in simulation.classes)
     hosts: dict[str, HostStep] = {}
-    for host, classes in rank_classes.hosts.items():
+    for host, classes in simulation.hosts.items():
         # A host's figures are those of its rank that computes longest.
         slowest = max(
             (simulation.classes[number] for number in classes),
@@ -42,20 +41,52 @@ def simulate_step(
         )
         # A host's parts add up to step_s: if its own step is shorter, it waits for the rest.
         wait_s = slowest.wait_s + step_s - slowest.step_s
-        last = {id(s): s for group in steps[-1] for message in group for s in message.sends}
+        last = {
+            id(s): s for group in simulation.steps[-1] for message in group for s in message.sends
+        }
         sent = sum(send.egress.get(host, 0.0) for send in last.values())
         hosts[host] = HostStep(slowest.compute_s, slowest.exposed_s, wait_s, sent)
     return StepForecast(step_s, simulation.in_flight_s(), hosts)
 
 
 @dataclass(frozen=True)
+class Span:
+    """Seconds of a step, from its beginning, in which a rank computes something, or a message of
+    its own is on its way. what: of these words for the picture of a step.
+    """
+
+    what: str
+    begins_s: float
+    ends_s: float
+
+
+def step_timeline(
+    works: Sequence[RankWork], traffic: StepTraffic, network: Network
+) -> tuple[list[Span], list[Span]]:
+    """What the first of several ranks computes in a step of the steady state, and what it sends."""
+    simulation = _simulated(works, traffic, network)
+    return simulation.classes[0].computed, simulation.sent_by_first()
+
+
+def _simulated(works: Sequence[RankWork], traffic: StepTraffic, network: Network) -> _Simulation:
+    """Of several ranks, when every one has done every step."""
+    rank_classes = RankClasses(works, network)
+    first = step_messages(rank_classes, traffic)
+    steps = [first, *(first.copy() for _ in range(STEADY_AFTER_STEPS))]
+    simulation = _Simulation(rank_classes, traffic, steps)
+    simulation.run()
+    return simulation
+
+
+@dataclass(frozen=True)
 class _Event:
     """Compute for `seconds`; then send a part of a message, or wait for what others send.
 
-    begins_step: this is the first event of a step.
+    what: is computed. begins_step: this is the first event of a step.
     """
 
     seconds: float = 0.0
+    what: str = ""
     send: Send | None = None
     wait: tuple[Send, ...] = ()
     begins_step: bool = False
@@ -63,7 +94,9 @@ class _Event:
 
 @dataclass
 class _RankClass:
-    """The state of identical ranks, and the times of their last complete step."""
+    """The state of identical ranks, and the times of their last complete step. computed: what of
+    it was when.
+    """
 
     events: Iterator[_Event]
     slowdown_s_per_byte: float
@@ -75,6 +108,7 @@ class _RankClass:
     step_s: float = 0.0
     wait_s: float = 0.0
     exposed_s: float = 0.0
+    computed: list[Span] = field(default_factory=list)
 
     @property
     def compute_s(self) -> float:
@@ -98,12 +132,12 @@ class _RankTimeline:
         self.number, self.work, self.traffic = number, rank_classes.works[number], traffic
         self.num_ranks, self.tokens = rank_classes.num_ranks, tokens
 
-    def _send(self, seconds: float, messages: Sequence[Message]) -> Iterator[_Event]:
+    def _send(self, what: str, seconds: float, messages: Sequence[Message]) -> Iterator[_Event]:
         """Compute for so long, and send each of these when an equal part of it is done."""
         if not messages:
-            yield _Event(seconds)
+            yield _Event(seconds, what)
         for message in messages:
-            yield _Event(seconds / len(messages), send=message.sends[self.number])
+            yield _Event(seconds / len(messages), what, send=message.sends[self.number])
 
     def _wait(self, messages: Sequence[Message]) -> _Event:
         """Wait for what this class receives of these."""
@@ -120,64 +154,80 @@ class _RankTimeline:
             if self.work.owned_fraction < 1:
                 yield self._wait(arriving)
             # An owner decodes its own updates too: all ranks must hold the same bits.
-            yield _Event(self.work.decode_s * self.traffic.matrix_numbers if arriving else 0.0)
+            decode_s = self.work.decode_s * self.traffic.matrix_numbers
+            yield _Event(decode_s if arriving else 0.0, CODEC)
             yield from self._gradients(messages, before)
             yield from self._optimizer(messages, before if self.traffic.late else messages)
             arriving, before = messages.updates, messages
 
     def _gradients(self, messages: StepMessages, before: StepMessages | None) -> Iterator[_Event]:
         """before: the messages of the step before."""
-        work = self.work
-        yield from self._send(work.early_s, messages.early)
+        work, late = self.work, self.traffic.late
+        yield from self._send(PASSES, work.early_s, messages.early)
         # Late matrices are updated between two micro-batches, in about the middle.
-        if self.traffic.late and work.early_s:
+        if late and work.early_s:
             yield from self._matrices(before, messages)
-        yield _Event(work.deferred_forward_s + work.forward_s)
-        if self.traffic.late and not work.early_s:
+        none_waits = late and not messages.vocab_parallel
+        if none_waits:
+            yield from self._deferred(PASSES, messages)
+        yield _Event(work.deferred_forward_s + work.forward_s, FORWARD)
+        if late and not work.early_s:
             yield from self._matrices(before, messages)
+        encode_s = work.encode_s * self.traffic.head_numbers
         if messages.vocab_parallel:
             yield from self._vocab_parallel_head(messages)
+        elif late:
+            yield _Event(work.head_s, LM_HEAD)
         else:
-            yield _Event(work.head_s * HEAD_BEFORE_FIRST_CHUNK)
-            encode_s = work.encode_s * self.traffic.head_numbers
+            yield _Event(work.head_s * HEAD_BEFORE_FIRST_CHUNK, LM_HEAD)
             rest_s = work.head_s * (1 - HEAD_BEFORE_FIRST_CHUNK)
-            yield from self._send(rest_s + encode_s, messages.head)
-        first_s, second_s = work.deferred_backward_s
-        yield from self._send(first_s, messages.deferred_first)
-        yield from self._send(second_s, messages.deferred_second)
+            yield from self._send(LM_HEAD, rest_s + encode_s, messages.head)
+        if not none_waits:
+            yield from self._deferred(BACKWARD, messages)
         # A rank encodes only the gradients that it sends: those of matrices that others own.
-        sent_numbers = (1 - work.owned_fraction) * self.traffic.matrix_numbers
-        yield from self._send(work.backward_s + work.encode_s * sent_numbers, messages.layers)
+        encode_own_s = work.encode_s * (1 - work.owned_fraction) * self.traffic.matrix_numbers
+        if late:
+            yield _Event(work.backward_s, BACKWARD)
+        else:
+            yield from self._send(BACKWARD, work.backward_s + encode_own_s, messages.layers)
         # Backward reaches the token embedding last.
-        yield from self._send(0.0, [*messages.rows, *messages.done])
+        yield from self._send(BACKWARD, 0.0, [*messages.rows, *messages.done])
+        if late:  # for the next step
+            yield from self._send(CODEC, encode_own_s, messages.layers)
+            yield from self._send(CODEC, encode_s, messages.head)
+
+    def _deferred(self, what: str, messages: StepMessages) -> Iterator[_Event]:
+        first_s, second_s = self.work.deferred_backward_s
+        yield from self._send(what, first_s, messages.deferred_first)
+        yield from self._send(what, second_s, messages.deferred_second)
 
     def _vocab_parallel_head(self, messages: StepMessages) -> Iterator[_Event]:
         hidden, sums, gradient = ([message] for message in messages.vocab_parallel)
         logits_s = self.work.head_s * HEAD_BEFORE_FIRST_CHUNK
         # A rank begins with its own tokens: the others' hidden states are still in flight.
         own_s = logits_s * self.work.tokens / self.tokens
-        yield from self._send(0.0, hidden)
-        yield _Event(own_s)
+        yield from self._send(LM_HEAD, 0.0, hidden)
+        yield _Event(own_s, LM_HEAD)
         yield self._wait(hidden)
-        yield from self._send(logits_s - own_s, sums)
+        yield from self._send(LM_HEAD, logits_s - own_s, sums)
         yield self._wait(sums)
         # The hidden states' gradients leave first; the weight's is computed meanwhile.
-        yield from self._send(0.0, gradient)
-        yield _Event(self.work.head_s - logits_s)
+        yield from self._send(LM_HEAD, 0.0, gradient)
+        yield _Event(self.work.head_s - logits_s, LM_HEAD)
         yield self._wait(gradient)
 
     def _optimizer(self, messages: StepMessages, due: StepMessages | None) -> Iterator[_Event]:
-        """due: the messages of the step whose gradients are used."""
+        """due: the messages of the step whose gradients of lm_head and matrices are used."""
         work, traffic = self.work, self.traffic
         yield self._wait(messages.done)
         if not traffic.late:
             yield from self._matrices(messages, messages)
         # Rows of earlier micro-batches are ahead of these in the queue: they have arrived then.
-        if due is not None:
-            yield self._wait([*due.head, *due.rows])
+        head = [] if due is None else due.head
+        yield self._wait([*head, *messages.rows])
         # A rank decodes its own chunks too, so that all ranks sum the same values.
         # Of more than two ranks: N payloads of a shard, then all shards of the sum.
-        yield _Event(2 * work.decode_s * traffic.head_numbers + work.adamw_s)
+        yield _Event(2 * work.decode_s * traffic.head_numbers + work.adamw_s, ADAMW)
 
     def _matrices(self, gradients: StepMessages | None, new: StepMessages) -> Iterator[_Event]:
         """Wait for the gradients of the matrices that this rank owns, and send new ones."""
@@ -186,8 +236,8 @@ class _RankTimeline:
         if owned_numbers and gradients is not None:
             yield self._wait(gradients.layers)
             # One payload from each other rank.
-            yield _Event(work.decode_s * owned_numbers * (self.num_ranks - 1))
-        yield from self._send(work.muon_s + work.encode_s * owned_numbers, new.updates)
+            yield _Event(work.decode_s * owned_numbers * (self.num_ranks - 1), CODEC)
+        yield from self._send(MUON, work.muon_s + work.encode_s * owned_numbers, new.updates)
 
 
 class _Simulation:
@@ -196,7 +246,7 @@ class _Simulation:
     def __init__(
         self, rank_classes: RankClasses, traffic: StepTraffic, steps: Sequence[StepMessages]
     ) -> None:
-        self.now_s = 0.0
+        self.now_s, self.steps, self.hosts = 0.0, steps, rank_classes.hosts
         tokens = sum(
             n * work.tokens for n, work in zip(rank_classes.counts, rank_classes.works, strict=True)
         )
@@ -232,6 +282,29 @@ class _Simulation:
                     total_s, reached_s = total_s + ends_s - begins_s, ends_s
             longest_s = max(longest_s, total_s)
         return longest_s
+
+    def sent_by_first(self) -> list[Span]:
+        """What ranks of the first class have on their way during its last step."""
+        names = {
+            id(send): name
+            for messages in self.steps
+            for name, group in messages._asdict().items()
+            for message in group
+            for send in message.sends
+        }
+        rank_class, free_s, found = self.classes[0], 0.0, list[Span]()
+        for send in sorted([*self.arrived, *self.ready], key=lambda each: each.ready_s):
+            if 0 not in send.classes or not send.transfer_s:
+                continue
+            # Its messages leave one by one.
+            begins_s, free_s = max(send.ready_s + send.latency_s, free_s), send.end_s
+            within_s = [
+                min(max(0.0, time_s - rank_class.began_s), rank_class.step_s)
+                for time_s in (begins_s, send.end_s)
+            ]
+            if within_s[0] < within_s[1]:
+                found.append(Span(names[id(send)], *within_s))
+        return found
 
     def _first_of_each_class(self) -> list[Send]:
         """The Sends in flight: each class sends one at a time, in the order of readiness."""
@@ -324,6 +397,10 @@ class _Simulation:
     def _next_event(self, rank_class: _RankClass) -> None:
         """The current event is done: send its message, and begin the next one."""
         while True:
+            if rank_class.current is not None and rank_class.current.seconds:
+                times_s = rank_class.blocked_since_s, self.now_s
+                begins_s, ends_s = (time_s - rank_class.began_s for time_s in times_s)
+                rank_class.computed.append(Span(rank_class.current.what, begins_s, ends_s))
             if rank_class.current is not None and rank_class.current.send is not None:
                 self._leave(rank_class.current.send)
             rank_class.current = next(rank_class.events, None)
@@ -334,6 +411,7 @@ class _Simulation:
             if rank_class.current.begins_step:
                 # Earlier steps only lead to the steady state and do not count.
                 rank_class.began_s, rank_class.wait_s, rank_class.exposed_s = self.now_s, 0.0, 0.0
+                rank_class.computed.clear()
             rank_class.left_s, rank_class.blocked_since_s = rank_class.current.seconds, self.now_s
             # Work of no time, and a wait for what has arrived, end at once.
             if rank_class.left_s > 0 or any(

@@ -24,13 +24,13 @@ from yoked.costmodel.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
     LATE,
-    ROW_BYTES,
     Network,
     RankWork,
     StepForecast,
     StepTraffic,
     compression_of,
     is_late,
+    rows_compression,
 )
 
 EXACT, REPLICATED, VOCAB_PARALLEL = "exact", "replicated", "vocab-parallel"
@@ -92,6 +92,8 @@ def plan_step(
     deferred = max_deferred_backwards(tokens, shape.n_embd, shape.n_layer)
     if len(ranks) == 1:
         deferred = 1  # a rank alone has no message to hide
+    elif is_late(sync):
+        deferred = 0
     head_rows = tuple(map(float, rows))
     if lm_head == VOCAB_PARALLEL:
         # The lm_head takes all micro-batches together, so all backward passes come after it.
@@ -121,7 +123,7 @@ def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> R
     """One rank's work in a step, in the order in which it is done."""
     batch, owned = plan.device_batch_size, plan.owner_fractions[rank]
     rows, head_rows = plan.rows[rank], plan.head_rows[rank]
-    early, deferred, last = plan.schedules[rank]
+    early, deferred, last, waits = plan.schedules[rank]
     first_s, second_s = (cost.rows_time_s(each, batch) for each in deferred)
     deferred_s = first_s + second_s
     backward_fraction = cost.backward_s / cost.row_s
@@ -139,6 +141,8 @@ def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> R
         # A rank updates its own part of the lm_head, but the whole tables.
         adamw_s = cost.adamw_s * (1 - of_adamw + of_adamw * head_rows / sum(plan.rows))
     else:
+        if not waits:
+            backward_fraction = 1.0  # both passes, one after the other
         deferred_forward_s = (1 - backward_fraction) * deferred_s
         head_s = last * cost.head_s * stretch
         adamw_s = cost.adamw_s
@@ -187,7 +191,7 @@ def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
         table_rows=shape.padded_vocab_size,
         layers=min(shape.n_layer, MAX_LAYER_GROUPS),
         dense_bytes=DENSE_BYTES[plan.compression],
-        row_bytes=ROW_BYTES[plan.compression],
+        row_bytes=DENSE_BYTES[rows_compression(plan.compression, shape.table_widths)],
         late=is_late(plan.sync),
         lm_head=plan.lm_head,
         token_bytes=hidden_bytes * shape.n_embd,
@@ -205,7 +209,7 @@ def plan_memory(
             dtype=dtype,
             rows=min(rows, plan.device_batch_size),
             step_rows=rows,
-            deferred_rows=sum(schedule.deferred) if many else 0,
+            deferred_rows=sum(schedule.deferred) if many and schedule.waits else 0,
             owned_fraction=owned,
             payload_bytes=DENSE_BYTES[plan.compression] if many else 0.0,
             late=is_late(plan.sync),

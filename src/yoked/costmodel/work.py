@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # Bytes of a number on the wire, by `--sync`. Dense gradients and updates include the scales of
 # their blocks.
 # int8 has a float32 scale for 256 numbers, int4 a bf16 scale for 64 (`yoked.train.sync.codecs`).
-DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "int4": 0.5 + 2 / 64}
-# Each step has other rows, so error feedback cannot help them: bf16 at least.
-ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
+INT8_BLOCK = 256
+DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / INT8_BLOCK, "int4": 0.5 + 2 / 64}
 
-# `--sync late` is a delay of all gradients by a step; what follows the colon is how they travel,
-# exact without.
+# `--sync late` is a delay by a step; what follows the colon is how gradients travel, exact without.
 LATE = "late"
+
+
+def rows_compression(compression: str, widths: Iterable[int]) -> str:
+    """How rows of the embedding tables travel, beside other gradients. widths: of the tables.
+
+    Each step has other rows, so error feedback cannot help them: 8 bits at least. And a scale is of
+    one row alone: beside a frequent word's gradient a rare one's would be nothing.
+    """
+    if compression not in ("int8", "int4"):
+        return compression
+    return "bf16" if any(width % INT8_BLOCK for width in widths) else "int8"
 
 
 def is_late(sync: str) -> bool:
@@ -68,7 +78,8 @@ class RankWork:
     Micro-batches (`yoked.costmodel.schedule`) are early, deferred, or the last one:
     early_s: forward and backward pass of the early ones.
     deferred_forward_s: layers and lm_head of the deferred ones, forward.
-    deferred_backward_s: their backward passes, in two parts, which run before the last one's.
+    deferred_backward_s: their backward passes, in two parts, which run before the last one's; where
+    none waits, their whole passes.
     forward_s, head_s, backward_s: the last one; 0 for a rank without rows.
     early_rows, deferred_rows, table_rows: rows of the embedding tables that they use.
 
@@ -117,7 +128,7 @@ class StepTraffic:
     layers: messages for the matrices' gradients; head_chunks: for the lm_head's gradient; buckets:
     for the new matrices.
     lm_head: replicated has its gradient all-reduced; vocab-parallel exchanges hidden states of
-    token_bytes each. late: a step uses the gradients of the step before.
+    token_bytes each. late: a step uses the last one's gradients of lm_head and matrices.
     """
 
     head_numbers: float

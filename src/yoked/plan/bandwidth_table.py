@@ -7,7 +7,7 @@ from typing import Any
 from yoked.costmodel.messages import ring_bytes
 from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.costmodel.token_stats import expected_unique_tokens
-from yoked.costmodel.work import DENSE_BYTES, ROW_BYTES
+from yoked.costmodel.work import DENSE_BYTES, rows_compression
 
 # Three of homes, and that of a cluster (`h100-roce`).
 LINE_RATES_BIT_PER_S = (1e9, 2.5e9, 10e9, 400e9)
@@ -30,11 +30,11 @@ def transfer_times(shape: ModelShape, ranks: int, tokens_per_rank: float) -> lis
         # nn.Embedding's gradient is dense, so DDP sums whole tables.
         ("every gradient in float32, as plain DDP does", ring_bytes(4.0 * counts.total, ranks))
     ]
-    schemes += [
+    for sync, number in DENSE_BYTES.items():
+        row = DENSE_BYTES[rows_compression(sync, shape.table_widths)]
         # Rows go to each other rank as they are; all else as in a ring.
-        (sync, ring_bytes(DENSE_BYTES[sync] * counts.dense, ranks) + (ranks - 1) * rows * row)
-        for sync, row in ROW_BYTES.items()
-    ]
+        sent = ring_bytes(number * counts.dense, ranks) + (ranks - 1) * rows * row
+        schemes.append((sync, sent))
     return [
         {
             "what": scheme,

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
 from yoked.costmodel.work import is_late
-from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan, least_lossy
+from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan, PlanRequest, least_lossy
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
 MIN_WAIT_FRACTION = 0.02
+# Depth, tokens a step, and how much higher the loss was with `--sync late` (benchmarks/late_sync).
+LATE_MEASURED = 4, 2048, 0.3
 # Defaults of `yoked probe` that do not depend on the device.
 _PROBE_DEFAULTS = {"--aspect-ratio": 64, "--vocab-size": 32_768}
 
@@ -72,9 +74,8 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     if faster and offered.sync in OPT_IN:
         how = f"--sync {offered.sync} on {len(offered.hosts)} hosts"
         rate = format_count(round(offered.tokens_per_second))
-        what = "what the delay does to the loss" if is_late(offered.sync) else "what it loses"
-        why = f"it is never chosen: look at {what}"
-        lines.append(f"{how} would reach {rate} tokens/s; {why}")
+        why = _late_loss(plan.request) if is_late(offered.sync) else "look at what it loses"
+        lines.append(f"{how} would reach {rate} tokens/s; it is never chosen: {why}")
     lines += _gain_lines(plan, added)
     lines += [
         f"{_memory_shortage(host, need, plan)}: leave it at home"
@@ -95,6 +96,15 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
             f"(depth {probed[0].n_layer}): `yoked probe {flags}` measures this one"
         )
     return lines
+
+
+def _late_loss(request: PlanRequest) -> str:
+    """What the delay costs where that is measured, and whether that is here."""
+    depth, tokens, percent = LATE_MEASURED
+    said = f"at depth {depth} and {tokens:,} tokens a step the delay costs {percent}% of the loss"
+    if (request.shape.n_layer, request.tokens_per_step) == (depth, tokens):
+        return said
+    return f"{said}; here it was not measured"
 
 
 def _memory_shortage(host: str, need: float, plan: Plan) -> str:

@@ -8,8 +8,7 @@ stacked and lies under its first parameter.
 Our own optimizer state knows parameters by name:
 
     {"adamw": {name: {"step": int, "exp_avg": like the parameter, "exp_avg_sq": likewise,
-                      and of the lm_head, where `--sync late` has them, those of
-                      `yoked.train.optim.late_gradients.OF_ALL`}},
+                      and of the lm_head "late_gradient", where `--sync late` has one}},
      "muon": {name: {"momentum_buffer": (rows, cols),
                      "second_momentum_buffer": (rows, 1) if rows >= cols else (1, cols),
                      "late_gradient": (rows, cols), where `--sync late` has one}},
@@ -32,7 +31,7 @@ from torch import Tensor
 from yoked.core.fs import write_bytes
 from yoked.errors import CheckpointError
 from yoked.train.optim.groups import ParameterGroup, Shapes, parameter_groups
-from yoked.train.optim.late_gradients import LATE, OF_ALL
+from yoked.train.optim.late_gradients import LATE
 from yoked.train.tokenizer import Tokenizer
 
 _OF_MUON = ("momentum_buffer", "second_momentum_buffer")
@@ -138,13 +137,8 @@ def from_nanochat(state_dict: Mapping[str, Any], shapes: Shapes) -> OptimState:
 def _adamw_entry(name: str, entry: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
     for key in ("exp_avg", "exp_avg_sq"):
         _require_shape(f"{key} of {name}", entry[key], tuple(shapes[name]))
-    step = entry["step"]
-    return {
-        "step": int(step),
-        "exp_avg": entry["exp_avg"],
-        "exp_avg_sq": entry["exp_avg_sq"],
-        **{key: entry[key] for key in OF_ALL if key in entry},
-    }
+    found = {key: entry[key] for key in ("exp_avg", "exp_avg_sq", LATE) if key in entry}
+    return {"step": int(entry["step"]), **found}
 
 
 def _unstack_group(

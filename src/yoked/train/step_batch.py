@@ -49,8 +49,9 @@ class StepBatch:
     """The rows of a step, of all ranks: every rank reads all of them, and computes its own.
 
     rows_by_rank: (b, T + 1) micro-batches, by rank, in host memory. max_deferred: by rank,
-    backward passes that may wait behind the last head. device: that of this rank's micro-batches;
-    tables_on_host: whether its embedding tables are in host memory all the same. step: from 0.
+    backward passes that may wait behind the last head; 0: none does. device: that of this rank's
+    micro-batches; tables_on_host: whether its embedding tables are in host memory all the same.
+    step: from 0.
     """
 
     rows_by_rank: Sequence[Sequence[Tensor]]
@@ -98,9 +99,10 @@ class StepBatch:
         if together:
             yield HeadGroup(micro_batches, len(micro_batches))
             return
-        early = self.schedule(self.rank).early
+        early, *_, waits = self.schedule(self.rank)
         for each in micro_batches:
-            yield HeadGroup([each], max(0, each.index - early + 1))  # early: none; then all so far
+            # Early: none; then all so far.
+            yield HeadGroup([each], max(0, each.index - early + 1) if waits else 0)
 
 
 def batch_arithmetic(rows: Sequence[int], batch_sizes: Sequence[int], row_tokens: int) -> str:

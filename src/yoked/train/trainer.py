@@ -121,6 +121,8 @@ class Trainer:
         if head_rows is not None:
             # All backward passes wait for the lm_head.
             self.max_deferred = [self.rows_per_step] * len(batch_sizes)
+        elif late is not None:
+            self.max_deferred = [0] * len(batch_sizes)
         if not comm.active:
             self.max_deferred = [1] * len(batch_sizes)  # a rank alone has no message to hide
         self.state = TrainState(comm, model.device)
@@ -129,7 +131,7 @@ class Trainer:
         if late is None:
             self.sync = SameStepSync(comm, self.buffers, codec, sums_head=sums_head)
         else:
-            kept = optimizer.put_off(self.rows_per_step * shape.sequence_len)
+            kept = optimizer.put_off()
             self.sync = LateSync(comm, self.buffers, codec, self.state, kept, late, sums_head)
         optimizer.register(self.state)
         self.lm_head: LmHead
@@ -190,10 +192,13 @@ class Trainer:
         self.sync.backward_done()  # scalars and what is left leave
 
         self._update(step, self.sync.updates())
-        for grads in self.sync.replicated():
-            zero_rounding_noise(grads.scalars)
-            with clock.phase("adamw"):  # the same bits on every rank
-                self.optimizer.step_adamw(step, grads)
+        head_gradient = self.sync.head_gradient()
+        with clock.phase("adamw"):  # the same bits on every rank; rows arrive meanwhile
+            self.optimizer.step_head(step, head_gradient)
+        grads = self.sync.replicated()
+        zero_rounding_noise(grads.scalars)
+        with clock.phase("adamw"):
+            self.optimizer.step_adamw(step, grads)
         synchronize(self.model.device)
 
         compute_s = clock.computed_s

@@ -29,9 +29,20 @@ def test_every_row_is_in_one_part_and_only_whole_micro_batches_wait(
 
 
 def test_a_rank_with_few_micro_batches_defers_all() -> None:
-    assert schedule_rows(7, 2, 8) == (0, (4, 2), 1)
-    assert schedule_rows(16, 2, 8) == (0, (10, 4), 2)
-    assert schedule_rows(2, 2, 8) == (0, (0, 0), 2)
+    assert schedule_rows(7, 2, 8) == (0, (4, 2), 1, True)
+    assert schedule_rows(16, 2, 8) == (0, (10, 4), 2, True)
+    assert schedule_rows(2, 2, 8) == (0, (0, 0), 2, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [(0, (0, (0, 0), 0)), (2, (0, (0, 0), 2)), (4, (2, (0, 0), 2)), (7, (4, (2, 0), 1)),
+     (16, (8, (4, 2), 2)), (32, (16, (8, 6), 2))],
+)  # fmt: skip
+def test_where_none_waits_a_part_is_about_half_of_what_is_left(
+    rows: int, parts: tuple[int, tuple[int, int], int]
+) -> None:
+    assert schedule_rows(rows, 2, 0) == (*parts, False)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yoked.costmodel.messages import ring_bytes
-from yoked.costmodel.simulator import simulate_step
+from yoked.costmodel.simulator import simulate_step, step_timeline
 from yoked.costmodel.work import Network, PortRate, RankWork, StepTraffic
 
 NOTHING = StepTraffic(
@@ -51,8 +52,8 @@ def test_the_lm_head_travels_behind_the_backward_pass() -> None:
 @pytest.mark.parametrize(
     ("rate", "exact_s", "late_s"),
     # Each sends 400 bytes of the lm_head, 200 of gradients and 200 of new matrices. At 100 bytes/s
-    # these take 8 s, and the wire stands idle while the owners make new matrices.
-    [(1000.0, 5.2, 5.0), (200.0, 7.0, 5.0), (100.0, 11.0, 9.0)],
+    # these take 8 s, and late ones leave the wire idle for none of it.
+    [(1000.0, 5.2, 5.0), (200.0, 7.0, 5.0), (100.0, 11.0, 8.0)],
 )
 def test_late_gradients_are_not_waited_for_where_a_step_s_bytes_fit_into_its_time(
     rate: float, exact_s: float, late_s: float
@@ -67,6 +68,41 @@ def test_late_gradients_are_not_waited_for_where_a_step_s_bytes_fit_into_its_tim
         for each in (traffic, replace(traffic, late=True))
     ]
     assert found == pytest.approx([exact_s, late_s])
+
+
+def test_of_late_gradients_the_rows_of_the_last_micro_batch_alone_are_waited_for() -> None:
+    works = [
+        rank(
+            host, early_s=4, deferred_backward_s=(2, 1), forward_s=1, owned_fraction=0.5,
+            table_rows=100, early_rows=100, deferred_rows=(100, 100),
+        )
+        for host in "ab"
+    ]  # fmt: skip
+    traffic = replace(NOTHING, embedding_row_numbers=0.25, head_numbers=50, late=True)
+    # 100 bytes of each part and 200 of the lm_head, which has the wire while the first is computed.
+    found = simulate_step(works, traffic, network(100.0))
+    assert (found.step_s, found.exposed_comm_s) == (pytest.approx(9), pytest.approx(1))
+
+
+def test_a_timeline_has_what_is_computed_and_what_is_on_its_way() -> None:
+    works = [
+        rank(host, forward_s=1, head_s=1, backward_s=1, muon_s=1, adamw_s=1, owned_fraction=0.5)
+        for host in "ab"
+    ]
+    traffic = replace(NOTHING, head_numbers=100, matrix_numbers=100, late=True)
+    computed, sent = step_timeline(works, traffic, network(200.0))
+    names = ["forward", "Muon", "lm_head", "backward", "AdamW"]
+    # One after the other, and the new matrices as they are made.
+    assert list(dict.fromkeys(each.what for each in computed)) == names
+    assert computed[0].begins_s == pytest.approx(0)
+    for before, after in pairwise(computed):
+        assert before.ends_s == pytest.approx(after.begins_s)
+    assert computed[-1].ends_s == pytest.approx(5)
+    by_name = {name: [each for each in sent if each.what == name] for name in ("layers", "head")}
+    # 200 bytes leave when backward is through, and 400 behind them, until 2 s into the next step.
+    assert [each.ends_s for each in by_name["layers"]][-1] == pytest.approx(5)
+    assert by_name["head"][0].begins_s == pytest.approx(0)
+    assert by_name["head"][-1].ends_s == pytest.approx(2)
 
 
 @pytest.mark.parametrize(("adamw_s", "step_s", "exposed_s"), [(3, 8, 2), (1, 7, 3)])

@@ -70,4 +70,4 @@ def test_a_gpu_half_as_fast_is_worth_having(tmp_path: Path) -> None:
     assert set(plan.chosen.hosts) == {"i9-4070", "3060"}
     assert gain.ranks == (0, 1)
     alone = plan.best_single_host.tokens_per_second
-    assert plan.chosen.tokens_per_second / alone == pytest.approx(1.24, abs=0.05)
+    assert plan.chosen.tokens_per_second / alone == pytest.approx(1.33, abs=0.05)

@@ -15,10 +15,9 @@ from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import group_settings
-from yoked.train.optim.late_gradients import ReplicatedGrads
 from yoked.train.optim.muon import MuonStep, muon_update
 from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.optim.param_buffers import ParamBuffers
+from yoked.train.optim.param_buffers import ParamBuffers, ReplicatedGrads
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import TrainState
 
@@ -65,7 +64,8 @@ def update(optimizer: MuonAdamW, step: int, rows: RowGrads) -> None:
     for bucket in optimizer.owned:
         optimizer.step_bucket(step, optimizer.buffers.update_of(bucket))
     buffers = optimizer.buffers
-    optimizer.step_adamw(step, ReplicatedGrads(buffers.head_grad, buffers.scalar_grads, rows))
+    optimizer.step_head(step, buffers.head_grad)
+    optimizer.step_adamw(step, ReplicatedGrads(buffers.scalar_grads, rows))
 
 
 def take_steps(optimizer: MuonAdamW, steps: range) -> None:

@@ -12,11 +12,11 @@ from yoked.errors import CheckpointError
 from yoked.train.model.linear import MatmulBackend
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
-from yoked.train.optim.groups import MUON, GroupSettings
+from yoked.train.optim.groups import MUON, GroupSettings, ParameterGroup
 from yoked.train.optim.idle_rows import IdleRows, Table
-from yoked.train.optim.late_gradients import LATE, OF_ALL, LateGradients, ReplicatedGrads
+from yoked.train.optim.late_gradients import LATE, LATE_HEAD, LateGradients
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
-from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers, Update
+from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers, ReplicatedGrads, Update
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import Owned, Replicated, TrainState
 
@@ -82,36 +82,52 @@ class MuonAdamW:
 
     @torch.no_grad()
     def step_adamw(self, step: int, grads: ReplicatedGrads) -> None:
-        """Update all but the matrices, of each parameter this rank's rows; step counts from 0."""
+        """Update tables and scalars; step counts from 0."""
         row_grads = grads.rows
         self.num_updates += 1
-        lr_factor = self.schedule.learning_rate(step)
         by_group: dict[str, Tensor] = {}
         for group in self.buffers.adamw_groups:
-            settings = self.settings[group.name]
-            lr, decay = settings["lr"] * lr_factor, settings["weight_decay"]
-            scalars = coefficients(self.num_updates, lr, settings["betas"], decay)
-            # Once a group: every copy to a GPU waits for it.
-            scalars = scalars.to(self.buffers.parameters[group.names[0]].device)
+            if HEAD in group.names:
+                continue
+            scalars = self._coefficients(group, self.num_updates, step)
             by_group[group.name] = scalars
             for name in group.names:
                 if self._idle_rows is not None and name in row_grads.tables:
                     continue
-                rows = self.buffers.own_rows(name)
                 table = row_grads.tables.get(name)  # (U, C); None: its gradient is dense
                 adamw_update(
-                    self.buffers.parameters[name].data[rows],
-                    self._dense(name, grads)[rows] if table is None else table,
-                    self.exp_avg[name][rows],
-                    self.exp_avg_sq[name][rows],
+                    self.buffers.parameters[name].data,
+                    self.buffers.scalar(name, grads.scalars) if table is None else table,
+                    self.exp_avg[name],
+                    self.exp_avg_sq[name],
                     scalars,
                     None if table is None else row_grads.row_index,
                 )
         if self._idle_rows is not None:
             self._idle_rows.step(by_group, row_grads)
 
-    def _dense(self, name: str, grads: ReplicatedGrads) -> Tensor:
-        return grads.head if name == HEAD else self.buffers.scalar(name, grads.scalars)
+    @torch.no_grad()
+    def step_head(self, step: int, gradient: Tensor) -> None:
+        """Update this rank's rows of the lm_head, before `step_adamw`, which counts the step.
+
+        gradient: (V, C), summed over ranks.
+        """
+        (group,) = (each for each in self.buffers.adamw_groups if HEAD in each.names)
+        rows = self.buffers.own_vocab
+        adamw_update(
+            self.buffers.parameters[HEAD].data[rows],
+            gradient[rows],
+            self.exp_avg[HEAD][rows],
+            self.exp_avg_sq[HEAD][rows],
+            self._coefficients(group, self.num_updates + 1, step),
+        )
+
+    def _coefficients(self, group: ParameterGroup, updates: int, step: int) -> Tensor:
+        """Of a group, on its device. Once a group: every copy to a GPU waits for it."""
+        settings = self.settings[group.name]
+        lr = settings["lr"] * self.schedule.learning_rate(step)
+        found = coefficients(updates, lr, settings["betas"], settings["weight_decay"])
+        return found.to(self.buffers.parameters[group.names[0]].device)
 
     @torch.no_grad()
     def step_bucket(self, step: int, due: Update) -> None:
@@ -132,9 +148,9 @@ class MuonAdamW:
             ),
         )
 
-    def put_off(self, tokens: int) -> LateGradients:
-        """Make room for gradients that are used a step late. tokens: of a step, of all ranks."""
-        self.late = LateGradients(self.buffers, tokens)
+    def put_off(self) -> LateGradients:
+        """Make room for gradients that are used a step late."""
+        self.late = LateGradients(self.buffers)
         return self.late
 
     def register(self, state: TrainState) -> None:
@@ -164,7 +180,8 @@ class MuonAdamW:
             }
             for name in self.buffers.adamw_names
         }
-        adamw[HEAD].update({key: whole[name] for key, name in OF_ALL.items() if name in whole})
+        if LATE_HEAD in whole:
+            adamw[HEAD][LATE] = whole[LATE_HEAD]
         muon = {
             name: {
                 "momentum_buffer": whole[f"momentum/{number}"][index],
@@ -203,7 +220,7 @@ class MuonAdamW:
                     muon[f"{name}/{number}"] = read
                     if bucket in mine:
                         mine[bucket].copy_(read)
-                # A run that had none so far begins with none: its first update is momentum alone.
+                # A run that had none so far begins with none.
                 none = torch.zeros(bucket.shape)
                 muon[f"{LATE}/{number}"] = torch.stack([e.get(LATE, none) for e in entries])
         except (KeyError, RuntimeError) as error:

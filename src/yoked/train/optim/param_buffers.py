@@ -19,6 +19,7 @@ from torch import Tensor
 from yoked.costmodel.matrix_owners import ADAMW_FLOPS, owner_speeds
 from yoked.costmodel.model_shape import matrix_muon_flops
 from yoked.train.model.gpt import GPT
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.groups import MUON, ParameterGroup, Shapes, parameter_groups
 
 HEAD = "lm_head.weight"
@@ -52,6 +53,16 @@ class Update:
     bucket: Bucket
     matrices: Tensor
     gradients: Tensor
+
+
+@dataclass(frozen=True)
+class ReplicatedGrads:
+    """Gradients of what every rank updates, but for the lm_head, summed over ranks. scalars: as in
+    their buffer; rows: of the tables.
+    """
+
+    scalars: Tensor
+    rows: RowGrads
 
 
 def assign_owners(

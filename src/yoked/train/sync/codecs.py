@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from yoked.costmodel.work import INT8_BLOCK
 from yoked.train import kernels
 from yoked.train.kernels import cuda
 
-INT8_BLOCK = 256
 INT4_BLOCK = 64  # why 64, with a bf16 scale: benchmarks/codecs
 # 2^-126: the reciprocal of a smaller scale would not be finite.
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny

@@ -1,44 +1,44 @@
-"""Gradients are used one step late, so their messages have a whole step to travel.
+"""Gradients of the lm_head and the matrices are used one step late, so they have a step to travel.
 
-Step s uses the gradients of step s - 1. Those of the matrices may arrive until the middle of step
-s: there the owners update their matrices, beside the weights that the step still reads, and the new
-ones may arrive until it ends. All others may arrive until the end of step s, when every rank
-updates lm_head, scalars and tables. On a link that carries a step's bytes in a step's time nobody
-waits for any of them.
+Step s uses those of step s - 1. The matrices' may arrive until the middle of step s: there the
+owners update their matrices, beside the weights that the step still reads, and the new ones may
+arrive until it ends. The lm_head's may arrive until step s ends, when every rank updates it. They
+leave when the rows of the tables have arrived, which are used in their own step, as are the
+scalars': on a link that carries a step's bytes in a step's time nobody waits for anything but the
+last rows.
 
     step s - 1  | step s
     backward    | forward | Muon beside the weights | lm_head | backward | AdamW
-    gradients -> ...      | new matrices -> ...                          | in place
+    rows -> gradients -> ...      | new matrices -> ...           | rows -> in place
 
 The delay belongs to the algorithm: it is the same for any number of ranks, also for one, for any
 shares, and whoever computes the lm_head. In the first steps, while the learning rate is raised, and
-in the last ones no gradient waits. The first step of the delay updates nothing, and the first one
-after it updates everything twice, so that each gradient is used once. Late gradients are state
-(`yoked.train.optim.late_gradients`).
+in the last ones no gradient waits. Every step has one update: the last gradients before the delay
+are used in their own step and in the next, and the last ones of the delay are not. Late gradients
+are state (`yoked.train.optim.late_gradients`).
 
-What that does to the loss: benchmarks/late_sync. Muon bears a delay of one step better than AdamW
-(arXiv 2606.30634).
+Rows of the tables are few bytes, and most of what a delay would cost of the loss: a word that comes
+again in the next step would be read as it was before (benchmarks/late_sync). Muon and the lm_head's
+AdamW bear a delay of one step (of Muon arXiv 2606.30634 says so).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.model.row_grads import RowGrads
-from yoked.train.optim.late_gradients import LATE_HEAD, LateGradients, ReplicatedGrads
-from yoked.train.optim.param_buffers import Bucket, ParamBuffers, Update
+from yoked.train.optim.late_gradients import LATE_HEAD, LateGradients
+from yoked.train.optim.param_buffers import Bucket, ParamBuffers, ReplicatedGrads, Update
 from yoked.train.state import TrainState
 from yoked.train.step_batch import StepBatch
 from yoked.train.sync.codecs import Codec
 from yoked.train.sync.dense_reduce import DenseAllReduce, dense_all_reduce
 from yoked.train.sync.matrix_reducer import MatrixReducer, wait_all
-from yoked.train.sync.row_reduce import Buckets
 from yoked.train.sync.same_step import HEAD_GRADIENT, SameStepSync, for_gloo
 
 # At the end of a run: a tenth of its steps at most.
@@ -47,7 +47,7 @@ MOST_ON_TIME_AT_THE_END = 20
 
 @dataclass(frozen=True)
 class LateSteps:
-    """Steps [first, end) whose gradients are used one step later."""
+    """Steps [first, end), which use the gradients of the step before, where there are any."""
 
     first: int
     end: int
@@ -74,7 +74,6 @@ class LateMatrices(MatrixReducer):
         super().__init__(comm, buffers, codec)
         self.gradients, self.updated = gradients, torch.empty_like(buffers.matrices)
         self._put_off: dict[str, list[tuple[Tensor, Work]]] = {}
-        self._left_before: list[Work] = []
 
     def put_off(self) -> None:
         """This step's gradients are for the next one, in which this rank's own may be cleared."""
@@ -87,11 +86,6 @@ class LateMatrices(MatrixReducer):
         """Until the gradients that were put off are summed, in the order of `wait_reduced`."""
         for name, gradient in zip(bucket.names, bucket.view(self.gradients), strict=True):
             self._add(self._put_off.pop(name, ()), gradient.view(-1))
-
-    def wait_sent(self) -> None:
-        """Wait until the last step's gradients have left; this one's are copies."""
-        wait_all(self._left_before)
-        self._left_before, self._leaving = self._leaving, self._left_before
 
     def post_early_receives(self) -> None:
         """Post the receives of new matrices that are beside the old ones for now."""
@@ -109,7 +103,6 @@ class LateMatrices(MatrixReducer):
         """Until nothing is in flight."""
         for bucket in self.own:
             self.wait_put_off(bucket)
-        wait_all(self._left_before)
         wait_all(self._leaving)
         super().drain()
 
@@ -118,20 +111,11 @@ class LateMatrices(MatrixReducer):
         return gradient.clone()
 
 
-class _InFlight(NamedTuple):
-    """Gradients on their way, of what every rank updates. scalars_sum: None on a rank alone."""
-
-    head: DenseAllReduce
-    scalars: Tensor
-    scalars_sum: Work | None
-    rows: Buckets
-
-
 class LateSync(SameStepSync):
-    """Sums gradients, which are used one step later. Collective.
+    """Sums gradients; those of the lm_head and the matrices are used one step later. Collective.
 
-    kept: where they wait, registered in `state`. steps: that put theirs off. The rest as
-    `SameStepSync` has it.
+    kept: where they wait, registered in `state`. steps: that use the gradients of the step before.
+    The rest as `SameStepSync` has it.
     """
 
     matrices: LateMatrices
@@ -152,8 +136,9 @@ class LateSync(SameStepSync):
         flat = kept.head.view(-1)
         self._other_head = dense_all_reduce(comm, flat, self.head.chunks, codec, HEAD_GRADIENT)
         self._other_head.share_losses(self.head)
-        self._in_flight: _InFlight | None = None
-        self._are_matrices_due = self._is_due = self._puts_off = False
+        self._in_flight: DenseAllReduce | None = None  # the lm_head's of the step before
+        self._is_late = self._keeps = self._are_matrices_due = self._holds_back = False
+        self._has_kept: bool | None = None
         # New matrices are beside the old ones; may they take their place?
         self._are_beside = self._may_move = False
 
@@ -161,9 +146,36 @@ class LateSync(SameStepSync):
 
     def begin_step(self, batch: StepBatch) -> list[RowGrads]:
         """Post the receives. Returns where the tables' gradients of each micro-batch go."""
-        self._is_due = self._are_matrices_due = batch.step - 1 in self.steps
-        self._puts_off = batch.step in self.steps
+        if self._has_kept is None:
+            self._has_kept = bool(self._kept.head.any())  # of a checkpoint
+        late = self._has_kept and batch.step in self.steps
+        if self._is_late and not late:
+            self.drain()  # the last ones that were put off, which nobody uses
+        self._is_late = self._are_matrices_due = self._holds_back = late
+        self._keeps = not late and batch.step + 1 in self.steps
+        self._has_kept = late or self._keeps
         return super().begin_step(batch)
+
+    def head_grad_ready(self, chunk: int) -> None:
+        """A chunk of this rank's lm_head gradient is complete: it leaves behind the rows."""
+        if not self._holds_back:
+            super().head_grad_ready(chunk)
+
+    def _grad_accumulated(self, name: str) -> None:
+        if not self._holds_back:
+            super()._grad_accumulated(name)
+
+    def _send_rows(self) -> None:
+        if self._holds_back:
+            self.rows.send(self._done, limit=-1)
+        else:
+            super()._send_rows()
+
+    def _send_the_rest(self) -> None:
+        if self._holds_back:
+            self._send_scalars_and_rows()
+        else:
+            super()._send_the_rest()
 
     def early_updates(self) -> Iterator[Update]:
         """This rank's stacks, with the gradients of the step before."""
@@ -182,40 +194,46 @@ class LateSync(SameStepSync):
             self._before = old if matrices.sends_differences else None
             yield Update(bucket, new, bucket.view(matrices.gradients))
 
-    def _scalars_to_sum(self) -> Tensor:
-        # The next step begins by clearing them.
-        scalars = self.buffers.scalar_grads
-        return scalars.clone() if self._puts_off else scalars
-
     def _backward_is_through(self) -> None:
         self._may_move = self._are_beside
-        if not self._puts_off:
-            self.wait_parameters()  # before they are updated once more
+        if not self._is_late:
             super()._backward_is_through()
 
     def updates(self) -> Iterator[Update]:
-        """None but in the steps that put nothing off."""
-        if not self._puts_off:
-            yield from super().updates()
+        """None in the steps that use the gradients of the step before."""
+        if self._is_late:
+            self._wait_for_all()
+            self.matrices.put_off()
             return
-        self._wait_for_all()
-        self.matrices.put_off()
+        for due in super().updates():
+            if self._keeps:
+                due.bucket.view(self._kept.matrices).copy_(due.gradients)
+            yield due
 
-    def replicated(self) -> Iterator[ReplicatedGrads]:
-        """The gradients of the step before; in a step that puts nothing off, its own too."""
-        if self._is_due:
-            rows = self._arrived() or self._kept.row_grads()
-            yield ReplicatedGrads(self._kept.head, self._kept.scalars, rows)
-        if self._puts_off:
-            self.matrices.wait_sent()
-            self._put_off()
-        else:
-            yield from super().replicated()
+    def head_gradient(self) -> Tensor:
+        """This step's, or that of the step before."""
+        if self._is_late:
+            self._await_head()
+            return self._kept.head
+        gradient = super().head_gradient()
+        if self._keeps:
+            self._kept.head.copy_(gradient)
+        return gradient
 
-    def _put_off(self) -> None:
-        """Keep this step's gradients for the next one; those before are used by now."""
-        scalars = self._summing if self.comm.active else self._scalars_to_sum()
-        self._in_flight = _InFlight(self.head, scalars, self._scalars, self.rows.take())
+    def replicated(self) -> ReplicatedGrads:
+        """The scalars' and the tables' gradients of this step; then the late ones leave."""
+        grads = super().replicated()
+        if self._is_late:
+            # Not before: the messages of a small all-reduce would queue up behind these.
+            self._holds_back = False
+            self._send_matrices()  # which are waited for first
+            self._send_head()
+            self._put_off_head()
+        return grads
+
+    def _put_off_head(self) -> None:
+        """Keep this step's gradient for the next one; that of the step before has been used."""
+        self._in_flight = self.head
         self.head, self._other_head = self._other_head, self.head
         buffers, kept = self.buffers, self._kept
         buffers.head_grad, kept.head = kept.head, buffers.head_grad
@@ -223,16 +241,11 @@ class LateSync(SameStepSync):
         # All of it: vocab-parallel, this rank's part may be another one when it is written again.
         buffers.head_grad.zero_()
 
-    def _arrived(self) -> RowGrads | None:
-        """Wait for what is in flight; returns the tables' gradients. None: nothing is."""
-        if self._in_flight is None:
-            return None
-        (head, scalars, scalars_sum, rows), self._in_flight = self._in_flight, None
-        if scalars_sum is not None:
-            head.wait()
-            scalars_sum.wait()
-        self._kept.scalars.copy_(scalars)
-        return self.rows.wait(rows)
+    def _await_head(self) -> None:
+        """Until nothing of the lm_head's gradient is in flight."""
+        if self._in_flight is not None and self.comm.active:
+            self._in_flight.wait()
+        self._in_flight = None
 
     def wait_parameters(self) -> None:
         """Until matrices are those of the last step, on all ranks the same bytes."""
@@ -245,8 +258,7 @@ class LateSync(SameStepSync):
     def drain(self) -> None:
         """The same, and until nothing is in flight and late gradients are where they are kept."""
         self.wait_parameters()
-        if (rows := self._arrived()) is not None:
-            self._kept.keep_rows(rows)
+        self._await_head()
         if self.comm.active:
             self.matrices.drain()
 

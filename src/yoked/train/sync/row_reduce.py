@@ -10,7 +10,7 @@ Shape legend: U rows of a rank, E sum of the tables' widths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,7 @@ from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.device import to_device
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.step_batch import StepBatch
+from yoked.train.sync.codecs import Codec, encoded
 
 NAME = "table gradients"
 
@@ -41,16 +42,36 @@ class _Bucket:
 class _RowBucket(_Bucket):
     """Of the rows that micro-batches use. rows_by_rank: (U,) int64, sorted, in host memory.
 
-    gather: None where no rank has anything to send.
+    gather: None where no rank has anything to send. codec: None: rows travel as they are.
     """
 
     rows_by_rank: list[Tensor]
     gather: RaggedGather | None
+    codec: Codec | None
 
     def send(self) -> None:
         """To all others."""
-        if self.gather is not None:
-            self.gather.send(self.mine.flat)
+        if self.gather is None:
+            return
+        payload = self.mine.flat
+        if self.codec is not None:
+            payload = encoded(self.codec, payload.to(self.codec.works_on(payload.device)), None)
+        self.gather.send(payload)
+
+    def arrived(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows (U,) and their gradients (U * width,) fp32, rank by rank."""
+        if self.gather is None:
+            return
+        for rows, payload in zip(self.rows_by_rank, self.gather.wait(), strict=True):
+            if not len(rows):
+                continue
+            if self.codec is None:
+                yield rows, payload
+                continue
+            there = self.codec.works_on(self.mine.flat.device)
+            flat = torch.empty(len(rows) * width, device=there)
+            self.codec.decode(payload.to(there), flat)
+            yield rows, flat
 
 
 @dataclass
@@ -71,14 +92,11 @@ class _WholeTables(_Bucket):
         return self.mine
 
 
-Buckets = Sequence[_RowBucket] | Sequence[_WholeTables]
-
-
 class EmbeddingGradReducer:
     """Sums the tables' gradients step by step; collective: all ranks call in the same order.
 
-    widths: of the tables, by name; dtype: that in which rows travel; None: their own; device: where
-    the tables are.
+    widths: of the tables, by name; codec: of rows, None: they travel as they are; device: where the
+    tables are. What a codec loses is lost: each step touches other rows.
     """
 
     def __init__(
@@ -86,12 +104,12 @@ class EmbeddingGradReducer:
         comm: Communicator,
         widths: dict[str, int],
         vocab_size: int,
-        dtype: torch.dtype | None,
+        codec: Codec | None,
         device: torch.device,
     ) -> None:
         self.comm, self.widths, self.vocab_size = comm, widths, vocab_size
-        self.dtype, self.device = dtype, device
-        self._buckets: Buckets = ()
+        self.codec, self.device = codec, device
+        self._buckets: Sequence[_RowBucket] | Sequence[_WholeTables] = ()
         self._sent = 0
 
     def begin_step(self, batch: StepBatch) -> list[RowGrads]:
@@ -131,16 +149,19 @@ class EmbeddingGradReducer:
 
     def _whole_tables_are_less(self, rows: list[list[Tensor]]) -> bool:
         count = sum(len(each) for by_rank in rows for each in by_rank)
-        number_bytes = (self.dtype or torch.float32).itemsize
+        number_bytes = 4 if self.codec is None else self.codec.bits / 8
         return self.comm.active and whole_tables_are_less(count, self.vocab_size, number_bytes)
 
     def _bucket(self, rows: list[Tensor], part: range, rank: int, index: int) -> _RowBucket:
         """rows: by rank; part: of this rank's micro-batches."""
         mine = RowGrads(self._on_device(rows[rank]), self.widths, self.vocab_size)
         numels = [len(each) * sum(self.widths.values()) for each in rows]  # U * E, by rank
-        tag, dtype = Tag(MessageKind.TABLE_ROWS, index), self.dtype or mine.flat.dtype
+        dtype = mine.flat.dtype
+        if self.codec is not None:
+            numels, dtype = [self.codec.encoded_bytes(numel) for numel in numels], torch.uint8
+        tag = Tag(MessageKind.TABLE_ROWS, index)
         gather = RaggedGather(self.comm, numels, dtype, tag, NAME) if any(numels) else None
-        return _RowBucket(mine, part.stop, rows, gather)
+        return _RowBucket(mine, part.stop, rows, gather, self.codec)
 
     def _unique(self, inputs: Sequence[Tensor]) -> Tensor:
         """(U,) int64, sorted. In host memory: the size of a GPU's result would be waited for."""
@@ -167,13 +188,9 @@ class EmbeddingGradReducer:
             bucket.mine.settle()
             bucket.send()
 
-    def take(self) -> Buckets:
-        """This step's messages, for `wait`: the next step may begin before."""
-        buckets, self._buckets = self._buckets, ()
-        return buckets
-
-    def wait(self, buckets: Buckets) -> RowGrads:
+    def wait(self) -> RowGrads:
         """The sum over ranks, the same bytes on all of them."""
+        buckets, self._buckets = self._buckets, ()
         if not self.comm.active:
             buckets[0].mine.settle()
             return buckets[0].mine
@@ -185,11 +202,9 @@ class EmbeddingGradReducer:
                 used[rows] = True
         total = RowGrads(self._on_device(used.nonzero().squeeze(1)), self.widths, self.vocab_size)
         for bucket in buckets:
-            if isinstance(bucket, _WholeTables) or bucket.gather is None:
+            if isinstance(bucket, _WholeTables):
                 continue
             # In the order of ranks, so that all ranks round alike.
-            for rows, flat in zip(bucket.rows_by_rank, bucket.gather.wait(), strict=True):
-                if len(rows):
-                    # Back to float32 and the device.
-                    total.add_rows(self._on_device(rows), flat.to(total.flat))
+            for rows, flat in bucket.arrived(sum(self.widths.values())):
+                total.add_rows(self._on_device(rows), flat.to(total.flat))
         return total

@@ -15,19 +15,18 @@ what hides behind what in a step of several micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-import torch
 from torch import Tensor
 
+from yoked.costmodel.work import rows_compression
 from yoked.errors import UsageError
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.model.cross_entropy import grad_chunk_edges
 from yoked.train.model.row_grads import RowGrads
-from yoked.train.optim.late_gradients import ReplicatedGrads
-from yoked.train.optim.param_buffers import ParamBuffers, Update
+from yoked.train.optim.param_buffers import ParamBuffers, ReplicatedGrads, Update
 from yoked.train.step_batch import StepBatch
-from yoked.train.sync.codecs import Codec
+from yoked.train.sync.codecs import CODECS, Codec
 from yoked.train.sync.dense_reduce import dense_all_reduce
 from yoked.train.sync.matrix_reducer import CollectiveReducer, MatrixReducer
 from yoked.train.sync.row_reduce import EmbeddingGradReducer
@@ -61,12 +60,10 @@ class SameStepSync:
             comm,
             buffers.table_widths,
             buffers.model.config.padded_vocab_size,
-            # Every step touches other rows: no residual could make good what the codec loses.
-            None if codec is None else torch.bfloat16,
+            None if codec is None else rows_codec(codec, buffers.table_widths.values()),
             buffers.model.tables_device,
         )
         self._scalars: Work | None = None
-        self._summing = buffers.scalar_grads
         self._all_done: Work | None = None
         self._micro_batches = self._done = self._chunks_sent = 0
         self._unsent = dict.fromkeys(self.matrices.names)  # a set in the order of sending
@@ -131,18 +128,27 @@ class SameStepSync:
             return
         self.wait_parameters()  # a rank without rows had no forward pass that waited
         self._all_done = self.comm.barrier_async()
-        # A rank without rows has sent nothing yet: the others wait for its zeros.
-        for chunk in range(self._chunks_sent, len(self.head.chunks)):
-            self.head_grad_ready(chunk)
-        for name in list(self._unsent):
-            self._grad_accumulated(name)
-        self._summing = self._scalars_to_sum()
-        self._scalars = self.comm.all_reduce(self._summing, "scalar gradients")
-        self.rows.send(self._done)  # the last bucket, here on all ranks: NCCL pairs by order
+        self._send_the_rest()
         self._backward_is_through()
 
-    def _scalars_to_sum(self) -> Tensor:
-        return self.buffers.scalar_grads
+    def _send_the_rest(self) -> None:
+        """What has not left yet."""
+        # A rank without rows has sent nothing yet: the others wait for its zeros.
+        self._send_head()
+        self._send_matrices()
+        self._send_scalars_and_rows()
+
+    def _send_head(self) -> None:
+        for chunk in range(self._chunks_sent, len(self.head.chunks)):
+            self.head_grad_ready(chunk)
+
+    def _send_matrices(self) -> None:
+        for name in list(self._unsent):
+            self._grad_accumulated(name)
+
+    def _send_scalars_and_rows(self) -> None:
+        self._scalars = self.comm.all_reduce(self.buffers.scalar_grads, "scalar gradients")
+        self.rows.send(self._done)  # the last bucket, here on all ranks: NCCL pairs by order
 
     def _backward_is_through(self) -> None:
         # It reads the old ones no more.
@@ -174,16 +180,21 @@ class SameStepSync:
         if self.comm.active:
             self.matrices.publish(due, self._before)
 
-    def replicated(self) -> Iterator[ReplicatedGrads]:
-        """The lm_head's, the scalars' and the tables' gradients, the same bytes on all ranks."""
+    def head_gradient(self) -> Tensor:
+        """The lm_head's, the same bytes on all ranks."""
+        if self.comm.active:
+            self.head.wait()
+        return self.buffers.head_grad
+
+    def replicated(self) -> ReplicatedGrads:
+        """The scalars' and the tables' gradients, the same bytes on all ranks."""
         if self.comm.active:
             assert self._scalars is not None, "backward_done() comes first"
-            self.head.wait()
             self.matrices.wait_sent()  # the next step begins by clearing the gradients
             self._scalars.wait()
             self.matrices.publish_all()  # NCCL's broadcasts; messages left in publish()
-        rows = self.rows.wait(self.rows.take())
-        yield ReplicatedGrads(self.buffers.head_grad, self.buffers.scalar_grads, rows)
+        rows = self.rows.wait()
+        return ReplicatedGrads(self.buffers.scalar_grads, rows)
 
     def wait_parameters(self) -> None:
         """Until this rank's matrices are those of the last step, on all ranks the same bytes."""
@@ -201,6 +212,11 @@ class SameStepSync:
         if codec is not None:
             raise for_gloo(codec.name)
         return CollectiveReducer(self.comm, self.buffers)
+
+
+def rows_codec(codec: Codec, widths: Iterable[int]) -> Codec:
+    """That of the tables' rows, beside that of the other gradients. widths: of the tables."""
+    return CODECS[rows_compression(codec.name, widths)]
 
 
 def for_gloo(sync: str) -> UsageError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from torch import Tensor
+
 from yoked.train.model.row_grads import RowGrads
-from yoked.train.optim.late_gradients import ReplicatedGrads
-from yoked.train.optim.param_buffers import Update
+from yoked.train.optim.param_buffers import ReplicatedGrads, Update
 from yoked.train.step_batch import StepBatch
 
 
@@ -42,8 +43,11 @@ class SyncStrategy(Protocol):
     def publish(self, due: Update) -> None:
         """A stack of this rank's is updated: send the new matrices to all ranks."""
 
-    def replicated(self) -> Iterator[ReplicatedGrads]:
-        """Summed gradients of what every rank updates, once for each step that is due."""
+    def head_gradient(self) -> Tensor:
+        """The summed gradient of the lm_head (V, C)."""
+
+    def replicated(self) -> ReplicatedGrads:
+        """Summed gradients of what else every rank updates."""
 
     def wait_parameters(self) -> None:
         """Until this rank has everybody's new matrices: before the first layer reads them."""

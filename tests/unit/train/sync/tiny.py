@@ -33,11 +33,12 @@ VOCAB = 60
 
 @dataclass(frozen=True)
 class Tiny:
-    """Sizes that the trainers of a test have in common: tokens a row, layers, rows a step."""
+    """Sizes that a test's trainers have in common: tokens a row, layers, rows a step, n_embd."""
 
     sequence_len: int
     n_layer: int
     rows: int
+    width: int = 32
 
     def batch(self, start: int, stop: int) -> np.ndarray:
         """Row i is fixed."""
@@ -56,7 +57,7 @@ class Tiny:
             n_layer=self.n_layer,
             n_head=2,
             n_kv_head=2,
-            n_embd=32,
+            n_embd=self.width,
             window_pattern="L",
         )
         model = GPT(config, dtype)
@@ -105,6 +106,7 @@ def gradient_step(trainer: Trainer, step: int) -> tuple[StepStats, RowGrads]:
     optimizer, tables = trainer.optimizer, list[RowGrads]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizer, "step_bucket", lambda step, due: None)
+        patch.setattr(optimizer, "step_head", lambda step, gradient: None)
         patch.setattr(optimizer, "step_adamw", lambda step, grads: tables.append(grads.rows))
         stats = trainer.step(step)
     (rows,) = tables
