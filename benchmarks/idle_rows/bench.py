@@ -98,14 +98,14 @@ class Arm:
             return function
 
         optimizer = self.optimizer
-        optimizer.catch_up, optimizer.step_adamw = (
-            timed(optimizer.catch_up),
-            timed(optimizer.step_adamw),
-        )
+        names = ("catch_up", "step_head", "step_adamw")
+        for name in names:
+            setattr(optimizer, name, timed(getattr(optimizer, name)))
         began_s = time.perf_counter()
         self.trainer.step(self.taken)
         took_s = time.perf_counter() - began_s
-        del optimizer.catch_up, optimizer.step_adamw
+        for name in names:
+            delattr(optimizer, name)
         self.taken += 1
         return took_s, spent_s
 

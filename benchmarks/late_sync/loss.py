@@ -1,4 +1,4 @@
-"""What late matrices cost of the loss: pairs of runs that differ in `--sync` alone, by seed.
+"""What late gradients cost of the loss: pairs of runs that differ in `--sync` alone, by seed.
 
 usage: loss.py [--sync late] [--tokens 2048] [--steps 300] [--seeds 42,43,44] [--texts FILE ...]
                [--runs FOLDER] [--results FILE]

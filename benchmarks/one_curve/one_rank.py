@@ -52,9 +52,10 @@ def whole_gradient(trainer: Trainer, step: int) -> dict[str, np.ndarray]:
     buffers, optimizer, tables = trainer.buffers, trainer.optimizer, []
     # Nothing is updated, but the others wait for what this rank owns.
     optimizer.step_bucket = lambda step, due: None
+    optimizer.step_head = lambda step, gradient: None
     optimizer.step_adamw = lambda step, grads: tables.append(grads.rows)
     trainer.step(step)
-    del optimizer.step_bucket, optimizer.step_adamw
+    del optimizer.step_bucket, optimizer.step_head, optimizer.step_adamw
     (rows,) = tables
     trainer.drain()
     if isinstance(trainer.lm_head, VocabParallelHead):

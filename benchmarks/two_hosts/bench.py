@@ -1,11 +1,13 @@
 """Two lab hosts of one core each against one of them, in turns: A B A B.
 
 usage: bench.py [--link 1gbit] [--tokens 2048] [--sync exact] [--dtype float32] [--rounds 3]
-                [--steps 14] [--speeds 1:1] [--nanochat CHECKOUT] [--losses] [--add] [--smoke]
+                [--steps 14] [--speeds 1:1] [--nanochat CHECKOUT] [--ddp] [--losses] [--add]
+                [--smoke]
 
-A round is: each host alone, both at the same time; nanochat on both, with --nanochat; both with
-yoked, once for each --sync; and each host alone again, which also begins the next round. With
---losses, runs of --steps steps by one process and by both hosts are compared by their loss instead.
+A round is: each host alone, both at the same time; nanochat on both, with --nanochat; PyTorch's
+own DDP alone and on both, with --ddp; both with yoked, once for each --sync; and each host alone
+again, which also begins the next round. With --losses, runs of --steps steps by one process and by
+both hosts are compared by their loss instead.
 As root; each configuration has a file in results/.
 """
 
@@ -28,11 +30,15 @@ sys.path.insert(0, str(HERE.parent))
 import nanochat_side as side  # noqa: E402
 from stage import HOSTS, WARM_UP_STEPS, Run, Stage  # noqa: E402
 
+from yoked.costmodel.model_shape import ModelShape, count_parameters  # noqa: E402
+from yoked.lab.topology import parse_rate  # noqa: E402
 from yoked.units import format_bytes  # noqa: E402
 
 RESULTS = HERE / "results"
 LAST_STEPS = 20
 ALONE = "one process"
+VOCABULARY = 32_768  # yoked's default
+DDP_STEPS = 5  # on a slow link one takes a quarter of a minute
 
 
 def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -47,6 +53,8 @@ def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any
         turn = list(alone)
         if options.nanochat:
             turn.append(stage.nanochat(options.steps))
+        if options.ddp:
+            turn += stage.ddp(min(options.steps, DDP_STEPS))
         turn += [stage.together(sync, options.steps) for sync in options.sync]
         alone = stage.both_alone(options.steps)
         turn += alone
@@ -56,6 +64,7 @@ def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any
         facts["configuration"]["rounds"] = len(rounds)
         yield {
             **facts,
+            "rho": rho(rounds, options),
             "summary": summarise(rounds),
             "rounds": [[asdict(run) for run in turn] for turn in rounds],
         }
@@ -109,11 +118,22 @@ def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
         for name in ("compute_s", "comm_s", "wait_s"):
             by_rank = zip(*(getattr(run, name) for run in runs), strict=True)
             ours[name] = [statistics.median(values) for values in by_rank]
-        if "nanochat" in by_arm[0]:
-            ratios = [each[arm] / each["nanochat"] for each in by_arm]
-            ours["over_nanochat"] = statistics.median(ratios)
+        for other in ("nanochat", "ddp"):
+            if other in by_arm[0]:
+                ratios = [each[arm] / each[other] for each in by_arm]
+                ours[f"over_{other}"] = statistics.median(ratios)
         summary[arm] = ours
     return summary
+
+
+def rho(rounds: list[list[Run]], options: argparse.Namespace) -> float:
+    """The time of the whole float32 gradient on the link, over that of a host's part of a step."""
+    shape = ModelShape.from_depth(
+        options.depth, sequence_len=options.seq_len, vocab_size=VOCABULARY
+    )
+    gradient_s = 8 * 4 * count_parameters(shape).total / parse_rate(options.link)
+    both_alone = [sum(_speeds(turn)[f"{host} alone"] for host in HOSTS) for turn in rounds]
+    return gradient_s * statistics.median(both_alone) / options.tokens
 
 
 def _speeds(turn: list[Run]) -> dict[str, float]:
@@ -212,15 +232,16 @@ def _line(run: Run) -> str:
 
 def report(result: dict[str, Any]) -> None:
     """The verdict: ratios of each arm."""
+    print(f"rho {result['rho']:.2g}")
     for arm, figures in result["summary"].items():
         ratios = ", ".join(f"{ratio:.2f}" for ratio in figures["speedups"])
-        over = figures.get("over_nanochat")
+        over = {name: figures.get(f"over_{name}") for name in ("nanochat", "ddp")}
         print(
             f"{arm:16} {figures['tokens_per_second']:7.0f} tokens/s, "
             f"{figures['speedup']:.2f}x the faster host alone (by round: {ratios}), "
             f"{figures['efficiency']:.0%} of the sum of both, "
             f"undisturbed {figures['undisturbed']:.2f}x"
-            + (f", {over:.2f}x nanochat" if over else "")
+            + "".join(f", {ratio:.2f}x {name}" for name, ratio in over.items() if ratio)
         )
 
 
@@ -238,6 +259,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--speeds", default="1:1", help="of the hosts, such as 4:1")
     parser.add_argument("--data", help="a folder or a data set (default: the embedded corpus)")
     parser.add_argument("--nanochat", type=Path, help="a checkout: measure it on both hosts too")
+    parser.add_argument("--ddp", action="store_true", help="measure PyTorch's DDP on both too")
     parser.add_argument("--losses", action="store_true", help="compare losses instead of speeds")
     parser.add_argument("--seeds", default="42,43,44", help="of --losses")
     parser.add_argument("--add", action="store_true", help="rounds to those of an earlier result")

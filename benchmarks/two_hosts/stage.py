@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -224,6 +225,47 @@ class Stage:
             [step.loss for step in printed],
             sent=watch.bytes_a_step("alpha", 2, steps - 1),
         )
+
+    def ddp(self, steps: int) -> list[Run]:
+        """PyTorch's DDP on each host alone, both at the same time, and then on both together."""
+        together = self.lab.fleet_file
+        alone = self._ddp([self.fleets[name] for name in HOSTS], steps)
+        runs = [*alone, *self._ddp([together], steps)]
+        arms = [*(f"ddp, {name} alone" for name in HOSTS), "ddp"]
+        return [
+            Run(
+                arm,
+                HOSTS,
+                self.options.tokens,
+                [step["dt_s"] for step in printed[1:]],
+                [step["loss"] for step in printed],
+            )
+            for arm, printed in zip(arms, runs, strict=True)
+        ]
+
+    def _ddp(self, fleets: Sequence[Path], steps: int) -> list[list[dict[str, float]]]:
+        """What runs on these fleets, at the same time, print of each step."""
+        folder = self.scratch / "ddp"
+        folder.mkdir(exist_ok=True)
+        shutil.copy(Path(__file__).with_name("ddp.py"), folder)
+        shape = {
+            name: getattr(self.options, name.replace("-", "_"))
+            for name in ("depth", "seq-len", "rows", "tokens")
+        }
+        flags = [f"--{name}={value}" for name, value in shape.items()]
+        started = [
+            self._start(
+                *("run", "--fleet", str(fleet), "--run", self._name("ddp"), "--threads=1"),
+                *("--", "ddp.py", *flags, f"--steps={steps}"),
+                cwd=folder,
+            )
+            for fleet in fleets
+        ]
+        said = _finish(started)
+        return [
+            [json.loads(line) for line in text.splitlines() if line.startswith('{"step"')]
+            for text in said
+        ]
 
     def _name(self, what: str) -> str:
         self.number += 1
