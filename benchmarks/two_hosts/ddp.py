@@ -82,7 +82,7 @@ def main() -> None:
     micro_batches = options.tokens // ranks // (options.rows * options.seq_len)
     generator = torch.Generator().manual_seed(int(os.environ.get("RANK", "0")))
     for step in range(options.steps):
-        began_s = time.perf_counter()
+        began_s, mean_loss = time.perf_counter(), 0.0
         for number in range(micro_batches):
             rows = torch.randint(
                 shape.vocab_size, (options.rows, options.seq_len + 1), generator=generator
@@ -92,11 +92,12 @@ def main() -> None:
             with alone:
                 loss = training(rows) / micro_batches
                 loss.backward()
+            mean_loss += float(loss)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         took_s = time.perf_counter() - began_s
         if int(os.environ.get("RANK", "0")) == 0:
-            print(json.dumps({"step": step, "loss": float(loss), "dt_s": took_s}), flush=True)
+            print(json.dumps({"step": step, "loss": mean_loss, "dt_s": took_s}), flush=True)
     if ranks > 1:
         dist.destroy_process_group()
 
