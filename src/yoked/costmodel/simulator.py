@@ -63,7 +63,7 @@ class Span:
 def step_timeline(
     works: Sequence[RankWork], traffic: StepTraffic, network: Network
 ) -> tuple[list[Span], list[Span]]:
-    """What the first of several ranks computes in a step of the steady state, and what it sends."""
+    """Spans of the first of several ranks in the steady state: its computation, its messages."""
     simulation = _simulated(works, traffic, network)
     return simulation.classes[0].computed, simulation.sent_by_first()
 
@@ -284,7 +284,7 @@ class _Simulation:
         return longest_s
 
     def sent_by_first(self) -> list[Span]:
-        """What ranks of the first class have on their way during its last step."""
+        """Spans of the first class's messages in its last step."""
         names = {
             id(send): name
             for messages in self.steps

@@ -99,7 +99,7 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
 
 
 def _late_loss(request: PlanRequest) -> str:
-    """What the delay costs where that is measured, and whether that is here."""
+    """The measured cost of the delay, and whether it was measured for this size."""
     depth, tokens, percent = LATE_MEASURED
     said = f"at depth {depth} and {tokens:,} tokens a step the delay costs {percent}% of the loss"
     if (request.shape.n_layer, request.tokens_per_step) == (depth, tokens):

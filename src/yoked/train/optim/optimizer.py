@@ -24,7 +24,7 @@ OptimizerState = dict[str, dict[str, dict[str, Any]]]
 
 
 class MuonAdamW:
-    """AdamW on every rank, for the buffers' `own_rows`; Muon for the matrices that a rank owns.
+    """AdamW on every rank, of the lm_head for its `own_vocab`; Muon for the matrices that it owns.
 
     After `step_bucket`, a rank's own matrices are new and the others' are not: they come from their
     owners (`yoked.train.sync`).

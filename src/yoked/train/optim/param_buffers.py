@@ -163,10 +163,6 @@ class ParamBuffers:
         """A scalar parameter's part of a buffer like `scalar_grads`."""
         return flat[self._scalar_parts[name]].view_as(self.parameters[name])
 
-    def own_rows(self, name: str) -> slice:
-        """Rows of a parameter other than a matrix that this rank updates."""
-        return self.own_vocab if name == HEAD else slice(None)
-
     def gradient(self, name: str) -> Tensor:
         """The dense gradient of a parameter other than a table, fp32."""
         if name == HEAD:

@@ -132,7 +132,7 @@ class SameStepSync:
         self._backward_is_through()
 
     def _send_the_rest(self) -> None:
-        """What has not left yet."""
+        """Send the gradients that have not left yet."""
         # A rank without rows has sent nothing yet: the others wait for its zeros.
         self._send_head()
         self._send_matrices()
