@@ -31,7 +31,7 @@ from torch import Tensor
 from yoked.core.fs import write_bytes
 from yoked.errors import CheckpointError
 from yoked.train.optim.groups import ParameterGroup, Shapes, parameter_groups
-from yoked.train.optim.late_gradients import LATE
+from yoked.train.optim.late_gradients import LATE_GRADIENT
 from yoked.train.tokenizer import Tokenizer
 
 _OF_MUON = ("momentum_buffer", "second_momentum_buffer")
@@ -101,7 +101,7 @@ def _stack_group(
     )
     return {
         key: snapshot.stack(f"{present[0]}:{key}", [state[name][key] for name in present])
-        for key in (*_OF_MUON, LATE)
+        for key in (*_OF_MUON, LATE_GRADIENT)
         if key in _OF_MUON or key in state[present[0]]
     }
 
@@ -137,7 +137,7 @@ def from_nanochat(state_dict: Mapping[str, Any], shapes: Shapes) -> OptimState:
 def _adamw_entry(name: str, entry: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
     for key in ("exp_avg", "exp_avg_sq"):
         _require_shape(f"{key} of {name}", entry[key], tuple(shapes[name]))
-    found = {key: entry[key] for key in ("exp_avg", "exp_avg_sq", LATE) if key in entry}
+    found = {key: entry[key] for key in ("exp_avg", "exp_avg_sq", LATE_GRADIENT) if key in entry}
     return {"step": int(entry["step"]), **found}
 
 
@@ -152,9 +152,9 @@ def _unstack_group(
     _require_shape(f"momentum_buffer {what}", momentum, (count, rows, cols))
     _require_shape(f"second_momentum_buffer {what}", second, second_shape)
     stacks = {"momentum_buffer": momentum, "second_momentum_buffer": second}
-    if LATE in entry:
-        stacks[LATE] = entry[LATE]
-        _require_shape(f"{LATE} {what}", entry[LATE], (count, rows, cols))
+    if LATE_GRADIENT in entry:
+        stacks[LATE_GRADIENT] = entry[LATE_GRADIENT]
+        _require_shape(f"{LATE_GRADIENT} {what}", entry[LATE_GRADIENT], (count, rows, cols))
     return {
         name: {key: stack[i] for key, stack in stacks.items()} for i, name in enumerate(group.names)
     }

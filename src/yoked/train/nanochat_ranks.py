@@ -18,7 +18,7 @@ from torch import Tensor
 from yoked.errors import CheckpointError
 from yoked.train.checkpoint_files import optim_name
 from yoked.train.optim.groups import ParameterGroup, Shapes, parameter_groups
-from yoked.train.optim.late_gradients import LATE
+from yoked.train.optim.late_gradients import LATE_GRADIENT
 
 # An AdamW parameter with fewer numbers is updated whole by every rank.
 _CUT_FROM = 1024
@@ -70,7 +70,7 @@ def part_of_rank(
                 cut[index] = {
                     key: _cut(group, shapes[name], value, rank, ranks)
                     for key, value in state_dict["state"][index].items()
-                    if key != LATE  # nanochat has no use for gradients that wait
+                    if key != LATE_GRADIENT  # nanochat has no use for gradients that wait
                 }
         first += len(group.names)
     return {"state": cut, "param_groups": state_dict["param_groups"]}

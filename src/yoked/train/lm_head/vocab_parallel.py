@@ -30,7 +30,7 @@ from yoked.train.comm.communicator import MessageKind, Tag, Work
 from yoked.train.lm_head.protocol import HeadOutput
 from yoked.train.model.cross_entropy import Chunk, FusedLinearCrossEntropy, token_nats
 from yoked.train.model.precision import wide, widen
-from yoked.train.optim.late_gradients import LATE_HEAD
+from yoked.train.optim.late_gradients import LATE_HEAD_GRADIENT
 from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.state import RowSharded, TrainState
 from yoked.train.step_batch import HeadGroup, StepBatch
@@ -118,7 +118,7 @@ class VocabParallelHead:
     def _partition(self, work: Sequence[float]) -> None:
         self.placement = partition_vocab(len(self._buffers.head_grad), work)
         # Moments move with the weight's rows, and so does a gradient that is used late.
-        late = [LATE_HEAD] if LATE_HEAD in self._state.entries else []
+        late = [LATE_HEAD_GRADIENT] if LATE_HEAD_GRADIENT in self._state.entries else []
         self._state.redistribute([*SHARDED, *late], self.placement)
         self._buffers.own_vocab = self._mine
 

@@ -14,8 +14,8 @@ from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers
 from yoked.train.state import Owned, Replicated, TrainState
 
 # What a checkpoint calls one, beside the moments of its parameter.
-LATE = "late_gradient"
-LATE_HEAD = f"{LATE}/{HEAD}"
+LATE_GRADIENT = "late_gradient"
+LATE_HEAD_GRADIENT = f"{LATE_GRADIENT}/{HEAD}"
 
 
 class LateGradients:
@@ -32,13 +32,13 @@ class LateGradients:
         for number, bucket in enumerate(buckets):
             like = bucket.view(self.matrices)
             mine = like if bucket.owner == state.comm.rank else None
-            state.register(f"{LATE}/{number}", mine, Owned(bucket.owner), like)
-        state.register(LATE_HEAD, self.head, Replicated())
+            state.register(f"{LATE_GRADIENT}/{number}", mine, Owned(bucket.owner), like)
+        state.register(LATE_HEAD_GRADIENT, self.head, Replicated())
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Take over what a checkpoint has of the lm_head; nothing is zeros.
 
         Raises RuntimeError where it is of another size.
         """
-        if LATE in saved:
-            self.head.copy_(saved[LATE].view(self.head.shape))
+        if LATE_GRADIENT in saved:
+            self.head.copy_(saved[LATE_GRADIENT].view(self.head.shape))

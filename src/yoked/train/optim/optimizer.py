@@ -14,7 +14,7 @@ from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import MUON, GroupSettings, ParameterGroup
 from yoked.train.optim.idle_rows import IdleRows, Table
-from yoked.train.optim.late_gradients import LATE, LATE_HEAD, LateGradients
+from yoked.train.optim.late_gradients import LATE_GRADIENT, LATE_HEAD_GRADIENT, LateGradients
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers, ReplicatedGrads, Update
 from yoked.train.optim.schedule import Schedule
@@ -180,8 +180,8 @@ class MuonAdamW:
             }
             for name in self.buffers.adamw_names
         }
-        if LATE_HEAD in whole:
-            adamw[HEAD][LATE] = whole[LATE_HEAD]
+        if LATE_HEAD_GRADIENT in whole:
+            adamw[HEAD][LATE_GRADIENT] = whole[LATE_HEAD_GRADIENT]
         muon = {
             name: {
                 "momentum_buffer": whole[f"momentum/{number}"][index],
@@ -222,7 +222,9 @@ class MuonAdamW:
                         mine[bucket].copy_(read)
                 # A run that had none so far begins with none.
                 none = torch.zeros(bucket.shape)
-                muon[f"{LATE}/{number}"] = torch.stack([e.get(LATE, none) for e in entries])
+                muon[f"{LATE_GRADIENT}/{number}"] = torch.stack(
+                    [e.get(LATE_GRADIENT, none) for e in entries]
+                )
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(
                 f"the optimizer state does not fit the model: {error}",
@@ -238,5 +240,5 @@ class MuonAdamW:
 
 
 def _late(whole: Mapping[str, Tensor], number: int, index: int) -> dict[str, Tensor]:
-    found = whole.get(f"{LATE}/{number}")
-    return {} if found is None else {LATE: found[index]}
+    found = whole.get(f"{LATE_GRADIENT}/{number}")
+    return {} if found is None else {LATE_GRADIENT: found[index]}

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.model.row_grads import RowGrads
-from yoked.train.optim.late_gradients import LATE_HEAD, LateGradients
+from yoked.train.optim.late_gradients import LATE_HEAD_GRADIENT, LateGradients
 from yoked.train.optim.param_buffers import Bucket, ParamBuffers, ReplicatedGrads, Update
 from yoked.train.state import TrainState
 from yoked.train.step_batch import StepBatch
@@ -237,7 +237,7 @@ class LateSync(SameStepSync):
         self.head, self._other_head = self._other_head, self.head
         buffers, kept = self.buffers, self._kept
         buffers.head_grad, kept.head = kept.head, buffers.head_grad
-        self._state.entries[LATE_HEAD].tensor = kept.head
+        self._state.entries[LATE_HEAD_GRADIENT].tensor = kept.head
         # All of it: vocab-parallel, this rank's part may be another one when it is written again.
         buffers.head_grad.zero_()
 

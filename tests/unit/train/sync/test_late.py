@@ -11,7 +11,7 @@ from tests.unit.train.sync.tiny import Tiny
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator
-from yoked.train.optim.late_gradients import LATE
+from yoked.train.optim.late_gradients import LATE_GRADIENT
 from yoked.train.optim.param_buffers import HEAD
 from yoked.train.sync.late import LateSteps, late_steps
 from yoked.train.trainer import Trainer
@@ -177,7 +177,7 @@ def test_a_run_that_goes_on_from_a_state_without_late_gradients_begins_on_time()
         exact.step(step)
     exact.drain()
     saved = late.optimizer.load(exact.optimizer.state_dict(exact.state.gather()))
-    assert all(not saved[f"{LATE}/{n}"].any() for n in range(len(late.buffers.buckets)))
+    assert all(not saved[f"{LATE_GRADIENT}/{n}"].any() for n in range(len(late.buffers.buckets)))
     for name, parameter in late.buffers.parameters.items():
         parameter.data.copy_(exact.buffers.parameters[name])
 
