@@ -125,6 +125,21 @@ def test_a_device_that_encodes_what_it_sends_changes_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("sync", ["late-head", "late"])
+def test_late_gradients_are_the_same_beside_a_device(
+    lab: Any, kind: str, ranks: int, sync: str
+) -> None:
+    flags = [f"--sync={sync}", "--warmup-steps=1"]
+    by_cpu = losses(lab, "cpu", kind, "", *flags, ranks=ranks)
+    on_time = losses(lab, "on-time", kind, "", "--sync=exact", "--warmup-steps=1", ranks=ranks)
+
+    found = losses(lab, "mixed", kind, "0", *flags, ranks=ranks)
+    assert found == pytest.approx(by_cpu, rel=REL)
+    assert found != pytest.approx(on_time, rel=REL)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "shares"), [(2, "1:1"), (3, "3:2:1"), (3, "100:100:1")])
 def test_ranks_with_devices_alone_meet_by_collectives(
     lab: Any, kind: str, ranks: int, shares: str

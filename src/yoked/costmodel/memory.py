@@ -5,6 +5,7 @@ from __future__ import annotations
 from yoked.costmodel.model_shape import ModelShape, ParameterCounts, count_parameters
 from yoked.costmodel.schedule import activation_numbers, checkpointed_numbers
 from yoked.costmodel.token_stats import expected_unique_tokens
+from yoked.costmodel.work import ON_TIME, Delays
 
 # A process that has imported torch, chosen its libraries and allocated its work buffers. The
 # total is within 4% of the peaks measured at depth 4 with 2 and 8 rows (1.02 and 1.38 GB).
@@ -29,7 +30,7 @@ def rank_memory(
     rows: int,
     owned_fraction: float,
     payload_bytes: float,
-    late: bool = False,
+    late: Delays = ON_TIME,
     deferred_rows: int = 0,
     step_rows: int = 0,
     checkpointed: bool = False,
@@ -42,8 +43,8 @@ def rank_memory(
     step_rows: of all of a step's that this rank computes, where they are known.
     checkpointed: backward computes each layer again. tables_on_host: `tables_memory` is the host's.
     owned_fraction: of Muon's matrices.
-    payload_bytes: of a number on the wire, 0 for a single rank. late: a step uses the last one's
-    gradients of lm_head and matrices.
+    payload_bytes: of a number on the wire, 0 for a single rank. late: whose gradients
+    wait for a step.
     logits: number of logits kept at once; None: those of a chunk.
     """
     counts = count_parameters(shape)
@@ -69,7 +70,7 @@ def rank_memory(
     # Error feedback keeps what a payload of less than a float32 has lost.
     residuals = 4.0 * counts.dense if 0 < payload_bytes < 4 else 0.0
     # Gradients that wait, and new matrices beside the old ones.
-    waiting = 4.0 * (2 * counts.transformer_matrices + counts.lm_head) if late else 0.0
+    waiting = 4.0 * (2 * late.matrices * counts.transformer_matrices + late.head * counts.lm_head)
     buffers = logits * number + cast + counts.dense * payload_bytes + residuals + waiting
     return PROCESS_BYTES + (weights + gradients + moments + tables + activations + buffers)
 
@@ -87,11 +88,11 @@ def tables_memory(shape: ModelShape, *, dtype: str, rows: int) -> float:
     )
 
 
-def checkpoint_bytes(counts: ParameterCounts, *, late: bool = False) -> int:
+def checkpoint_bytes(counts: ParameterCounts, *, late: Delays = ON_TIME) -> int:
     """Bytes of one checkpoint: weights and the optimizer's state.
 
-    late: with gradients that the next step uses.
+    late: whose gradients it has that the next step uses.
     """
     adamw = counts.adamw + counts.scalars
-    gradients = counts.lm_head + counts.transformer_matrices if late else 0
+    gradients = late.head * counts.lm_head + late.matrices * counts.transformer_matrices
     return 4 * (_ADAMW_COPIES * adamw + _MUON_COPIES * counts.transformer_matrices + gradients)

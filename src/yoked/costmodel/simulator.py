@@ -157,7 +157,7 @@ class _RankTimeline:
             decode_s = self.work.decode_s * self.traffic.matrix_numbers
             yield _Event(decode_s if arriving else 0.0, CODEC)
             yield from self._gradients(messages, before)
-            yield from self._optimizer(messages, before if self.traffic.late else messages)
+            yield from self._optimizer(messages, before)
             arriving, before = messages.updates, messages
 
     def _gradients(self, messages: StepMessages, before: StepMessages | None) -> Iterator[_Event]:
@@ -165,18 +165,18 @@ class _RankTimeline:
         work, late = self.work, self.traffic.late
         yield from self._send(PASSES, work.early_s, messages.early)
         # Late matrices are updated between two micro-batches, in about the middle.
-        if late and work.early_s:
+        if late.matrices and work.early_s:
             yield from self._matrices(before, messages)
-        none_waits = late and not messages.vocab_parallel
+        none_waits = late.head and not messages.vocab_parallel
         if none_waits:
             yield from self._deferred(PASSES, messages)
         yield _Event(work.deferred_forward_s + work.forward_s, FORWARD)
-        if late and not work.early_s:
+        if late.matrices and not work.early_s:
             yield from self._matrices(before, messages)
         encode_s = work.encode_s * self.traffic.head_numbers
         if messages.vocab_parallel:
             yield from self._vocab_parallel_head(messages)
-        elif late:
+        elif late.head:
             yield _Event(work.head_s, LM_HEAD)
         else:
             yield _Event(work.head_s * HEAD_BEFORE_FIRST_CHUNK, LM_HEAD)
@@ -184,17 +184,13 @@ class _RankTimeline:
             yield from self._send(LM_HEAD, rest_s + encode_s, messages.head)
         if not none_waits:
             yield from self._deferred(BACKWARD, messages)
-        # A rank encodes only the gradients that it sends: those of matrices that others own.
-        encode_own_s = work.encode_s * (1 - work.owned_fraction) * self.traffic.matrix_numbers
-        if late:
+        if late.matrices:
             yield _Event(work.backward_s, BACKWARD)
         else:
-            yield from self._send(BACKWARD, work.backward_s + encode_own_s, messages.layers)
+            backward_s = work.backward_s + self._encode_matrices_s
+            yield from self._send(BACKWARD, backward_s, messages.layers)
         # Backward reaches the token embedding last.
         yield from self._send(BACKWARD, 0.0, [*messages.rows, *messages.done])
-        if late:  # for the next step
-            yield from self._send(CODEC, encode_own_s, messages.layers)
-            yield from self._send(CODEC, encode_s, messages.head)
 
     def _deferred(self, what: str, messages: StepMessages) -> Iterator[_Event]:
         first_s, second_s = self.work.deferred_backward_s
@@ -216,15 +212,28 @@ class _RankTimeline:
         yield _Event(self.work.head_s - logits_s, LM_HEAD)
         yield self._wait(gradient)
 
-    def _optimizer(self, messages: StepMessages, due: StepMessages | None) -> Iterator[_Event]:
-        """due: the messages of the step whose gradients of lm_head and matrices are used."""
+    @property
+    def _encode_matrices_s(self) -> float:
+        """A rank encodes only the gradients that it sends: those of matrices that others own."""
+        work = self.work
+        return work.encode_s * (1 - work.owned_fraction) * self.traffic.matrix_numbers
+
+    def _optimizer(self, messages: StepMessages, before: StepMessages | None) -> Iterator[_Event]:
+        """before: the messages of the step before, of which late gradients are used."""
         work, traffic = self.work, self.traffic
         yield self._wait(messages.done)
-        if not traffic.late:
+        if not traffic.late.matrices:
             yield from self._matrices(messages, messages)
         # Rows of earlier micro-batches are ahead of these in the queue: they have arrived then.
+        due = before if traffic.late.head else messages
         head = [] if due is None else due.head
         yield self._wait([*head, *messages.rows])
+        # Those for the next step leave.
+        if traffic.late.matrices:
+            yield from self._send(CODEC, self._encode_matrices_s, messages.layers)
+        if traffic.late.head:
+            encode_s = work.encode_s * traffic.head_numbers
+            yield from self._send(CODEC, encode_s, messages.head)
         # A rank decodes its own chunks too, so that all ranks sum the same values.
         # Of more than two ranks: N payloads of a shard, then all shards of the sum.
         yield _Event(2 * work.decode_s * traffic.head_numbers + work.adamw_s, ADAMW)

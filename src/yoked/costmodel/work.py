@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Bytes of a number on the wire, by `--sync`. Dense gradients and updates include the scales of
 # their blocks.
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 INT8_BLOCK = 256
 DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / INT8_BLOCK, "int4": 0.5 + 2 / 64}
 
-# `--sync late` is a delay by a step; what follows the colon is how gradients travel, exact without.
-LATE = "late"
+# These are a delay by a step, of the lm_head's gradient or of the matrices' too; what follows the
+# colon is how gradients travel, exact without.
+LATE_HEAD, LATE = "late-head", "late"
 
 
 def rows_compression(compression: str, widths: Iterable[int]) -> str:
@@ -27,9 +29,37 @@ def rows_compression(compression: str, widths: Iterable[int]) -> str:
     return "bf16" if any(width % INT8_BLOCK for width in widths) else "int8"
 
 
+class Delays(NamedTuple):
+    """Whose gradients a step uses of the step before."""
+
+    head: bool
+    matrices: bool
+
+
+ON_TIME = Delays(head=False, matrices=False)
+
+
+def delays_of(sync: str) -> Delays:
+    """Whose gradients are late."""
+    way = sync.partition(":")[0]
+    return Delays(head=way in (LATE_HEAD, LATE), matrices=way == LATE)
+
+
 def is_late(sync: str) -> bool:
-    """Whether a step uses the gradients of the step before."""
-    return sync.partition(":")[0] == LATE
+    """Whether a step uses gradients of the step before."""
+    return any(delays_of(sync))
+
+
+def delayed(way: str, compression: str) -> str:
+    """Gradients that travel so, with a delay. way: LATE_HEAD or LATE."""
+    return way if compression == "exact" else f"{way}:{compression}"
+
+
+def less_delayed(sync: str) -> list[str]:
+    """Gradients that travel as these, with less of a delay or none."""
+    compression = compression_of(sync)
+    ways = [compression, delayed(LATE_HEAD, compression), delayed(LATE, compression)]
+    return ways[: ways.index(sync)]
 
 
 def compression_of(sync: str) -> str:
@@ -128,7 +158,7 @@ class StepTraffic:
     layers: messages for the matrices' gradients; head_chunks: for the lm_head's gradient; buckets:
     for the new matrices.
     lm_head: replicated has its gradient all-reduced; vocab-parallel exchanges hidden states of
-    token_bytes each. late: a step uses the last one's gradients of lm_head and matrices.
+    token_bytes each.
     """
 
     head_numbers: float
@@ -142,7 +172,7 @@ class StepTraffic:
     buckets: int = 4
     lm_head: str = "replicated"
     token_bytes: float = 0.0
-    late: bool = False
+    late: Delays = ON_TIME
 
 
 @dataclass(frozen=True)

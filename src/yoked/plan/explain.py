@@ -7,15 +7,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
-from yoked.costmodel.work import is_late
+from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, VOCAB_PARALLEL
+from yoked.costmodel.work import LATE, LATE_HEAD, is_late
 from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan, PlanRequest, least_lossy
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
 MIN_WAIT_FRACTION = 0.02
-# Depth, tokens a step, and how much higher the loss was with `--sync late` (benchmarks/late_sync).
-LATE_MEASURED = 4, 2048, 0.3
+# What a delay costs of the loss, at this depth and these tokens a step (benchmarks/late_sync).
+DELAY_MEASURED = 4, 2048, {LATE_HEAD: "less than 0.2%", LATE: "0.3%"}
 # Defaults of `yoked probe` that do not depend on the device.
 _PROBE_DEFAULTS = {"--aspect-ratio": 64, "--vocab-size": 32_768}
 
@@ -47,7 +47,7 @@ def verdict(plan: Plan) -> str:
         return f"{chosen.hosts[0]} alone: {rate} in {chosen.dtype}"
     if len(chosen.rows) == 1:
         # Candidates have all hosts, and the fastest comes first.
-        together = next(each for each in plan.candidates if each.sync not in OPT_IN)
+        together = next(each for each in plan.candidates if each.sync in plan.request.safe_syncs)
         everyone = (
             "both hosts" if len(plan.single_host) == 2 else f"all {len(plan.single_host)} hosts"
         )
@@ -71,11 +71,13 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     lines += _sync_reasons(plan)
     offered = least_lossy(plan.candidates)
     faster = offered.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
-    if faster and offered.sync in OPT_IN:
+    if faster and offered.sync not in plan.request.safe_syncs:
         how = f"--sync {offered.sync} on {len(offered.hosts)} hosts"
         rate = format_count(round(offered.tokens_per_second))
-        why = _late_loss(plan.request) if is_late(offered.sync) else "look at what it loses"
-        lines.append(f"{how} would reach {rate} tokens/s; it is never chosen: {why}")
+        why = "look at what it loses"
+        if is_late(offered.sync):
+            why = _late_loss(plan.request, offered.sync.partition(":")[0])
+        lines.append(f"{how} would reach {rate} tokens/s; it is not chosen: {why}")
     lines += _gain_lines(plan, added)
     lines += [
         f"{_memory_shortage(host, need, plan)}: leave it at home"
@@ -98,10 +100,10 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     return lines
 
 
-def _late_loss(request: PlanRequest) -> str:
-    """The measured cost of the delay, and whether it was measured for this size."""
-    depth, tokens, percent = LATE_MEASURED
-    said = f"at depth {depth} and {tokens:,} tokens a step the delay costs {percent}% of the loss"
+def _late_loss(request: PlanRequest, way: str) -> str:
+    """The measured cost of a delay, and whether it was measured for this size."""
+    depth, tokens, costs = DELAY_MEASURED
+    said = f"at depth {depth} and {tokens:,} tokens a step the delay costs {costs[way]} of the loss"
     if (request.shape.n_layer, request.tokens_per_step) == (depth, tokens):
         return said
     return f"{said}; here it was not measured"
@@ -167,7 +169,7 @@ def _sync_reasons(plan: Plan) -> list[str]:
     # Empty if a host is left at home: candidates have all hosts.
     same = [each for each in plan.candidates if each.hosts == chosen.hosts]
     exact = [each for each in same if each.sync == EXACT]
-    fastest = next((each for each in same if each.sync not in OPT_IN), chosen)
+    fastest = next((each for each in same if each.sync in plan.request.safe_syncs), chosen)
     if chosen.sync == EXACT and fastest.sync != EXACT:
         more = fastest.tokens_per_second / chosen.tokens_per_second - 1
         much = f"{more:.0%}" if more >= 0.005 else "less than 1%"

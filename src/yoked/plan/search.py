@@ -18,15 +18,15 @@ from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.costmodel.step_plan import (
     EXACT,
     MIN_SPEEDUP,
-    OPT_IN,
     SYNCS,
     best_rows,
     faster_head,
     nccl_suits,
     plan_memory,
     predict_heads,
+    safe_syncs,
 )
-from yoked.costmodel.work import DENSE_BYTES, Network, StepForecast
+from yoked.costmodel.work import DENSE_BYTES, Network, StepForecast, less_delayed
 from yoked.errors import UsageError
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
@@ -52,6 +52,11 @@ class PlanRequest:
     dtype: str | None = None
     tables_on_host: bool = False
     memory_notes: tuple[str, ...] = ()
+
+    @property
+    def safe_syncs(self) -> tuple[str, ...]:
+        """As `safe_syncs` of this model and step."""
+        return safe_syncs(self.shape, self.tokens_per_step)
 
 
 @dataclass(frozen=True)
@@ -173,8 +178,10 @@ def choose_for_all_hosts(
 ) -> Candidate:
     """The candidate for a run on all hosts. sync: the only one allowed. Raises as `make_plan`."""
     search = _Search(request, measurement)
-    together = search.candidates(tuple(measurement.ranks))
-    return search.choose([each for each in together if sync in (None, each.sync)])
+    hosts = tuple(measurement.ranks)
+    if sync is None:
+        return search.best_with(hosts)
+    return search.choose([each for each in search.each_sync(hosts) if each.sync == sync])
 
 
 def least_lossy(candidates: Sequence[Candidate]) -> Candidate:
@@ -221,6 +228,19 @@ class _Search:
         return {host: self.costs[dtype][host] for host, dtype in zip(hosts, dtypes, strict=True)}
 
     def candidates(self, hosts: Collection[str]) -> list[Candidate]:
+        """`each_sync` without delays that gain less than MIN_SPEEDUP."""
+        found = self.each_sync(hosts)
+        rates = {(each.dtype, each.sync): each.tokens_per_second for each in found}
+        return [
+            each
+            for each in found
+            if all(
+                each.tokens_per_second > MIN_SPEEDUP * rates[each.dtype, sync]
+                for sync in less_delayed(each.sync)
+            )
+        ]
+
+    def each_sync(self, hosts: Collection[str]) -> list[Candidate]:
         """The fastest candidate of each sync and dtype with these hosts."""
         found = []
         for name, known in self.costs.items():
@@ -315,7 +335,8 @@ class _Search:
 
     def choose(self, candidates: Sequence[Candidate]) -> Candidate:
         """The fastest that fits; of those near it the least lossy. Opted in: where all are."""
-        safe = [each for each in candidates if each.sync not in OPT_IN] or list(candidates)
+        safe = [each for each in candidates if each.sync in self.request.safe_syncs]
+        safe = safe or list(candidates)
         # If nothing fits, one is chosen all the same: the plan says what it would need.
         able = [each for each in safe if not each.over_memory] or safe
         return least_lossy(able)

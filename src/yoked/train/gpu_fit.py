@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from yoked.costmodel.memory import GPU_HEAD_CHUNK_TOKENS, rank_memory
 from yoked.costmodel.model_shape import ModelShape
+from yoked.costmodel.work import ON_TIME, Delays
 from yoked.units import format_bytes
 
 # What a GPU is taken to have free where nobody has looked at it: that of 12 GB is a common one.
@@ -72,13 +73,13 @@ def fit_gpu(
     checkpointed: bool,
     tables: str,
     payload_bytes: float = 0.0,
-    late: bool = False,
+    late: Delays = ON_TIME,
 ) -> GpuFit:
     """The first of depths, and of rows, that fits; where none does, the last of both.
 
     shape_of: the model of a depth. depths, rows: the largest first. step_rows: of all ranks, which
     one rank may have for itself. tables: as `--tables`; auto: on the host where only so one fits.
-    payload_bytes: of a number that is sent encoded. late: gradients wait for a step.
+    payload_bytes: of a number that is sent encoded. late: whose gradients wait for a step.
     """
 
     def need(place: str, depth: int, count: int, again: bool = checkpointed) -> float:

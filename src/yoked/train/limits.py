@@ -22,7 +22,19 @@ Attention = Literal["auto", "sdpa", "blocked"]
 Compile = Literal["auto", "on", "off"]
 Balance = Literal["auto", "on", "off"]
 Sync = Literal[
-    "auto", "exact", "bf16", "int8", "int4", "late", "late:bf16", "late:int8", "late:int4"
+    "auto",
+    "exact",
+    "bf16",
+    "int8",
+    "int4",
+    "late-head",
+    "late-head:bf16",
+    "late-head:int8",
+    "late-head:int4",
+    "late",
+    "late:bf16",
+    "late:int8",
+    "late:int4",
 ]
 LmHead = Literal["auto", "replicated", "vocab-parallel"]
 Tables = Literal["auto", "device", "host"]

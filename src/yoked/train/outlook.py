@@ -23,7 +23,7 @@ from yoked.costmodel.step_plan import (
     rank_work,
     step_traffic,
 )
-from yoked.costmodel.work import Network, PortRate, is_late
+from yoked.costmodel.work import Network, PortRate, delays_of
 from yoked.train.decisions.network import LOCAL_LATENCY_S
 from yoked.train.resolve import TrainSchedule, evaluation_steps, evaluations
 from yoked.train.setup import UNLIMITED, RunSetup
@@ -76,7 +76,7 @@ def foresee(setup: RunSetup, step_s: float | None = None) -> Outlook:
         step_s = _foreseen_step_s(setup, plan)
     tokens = schedule.num_iterations * schedule.total_batch_size
     epoch_tokens = data.train.num_rows * setup.resolved.max_seq_len
-    late = is_late(setup.strategy.sync.value)
+    late = delays_of(setup.strategy.sync.value)
     one = checkpoint_bytes(count_parameters(setup.model_config), late=late)
     return Outlook(
         step_s=step_s,
@@ -192,9 +192,11 @@ def _compute_line(setup: RunSetup) -> str:
 
 
 def _late_steps(setup: RunSetup) -> str:
-    if not is_late(setup.strategy.sync.value):
+    delays = delays_of(setup.strategy.sync.value)
+    if not any(delays):
         return ""
-    late = late_steps(setup.schedule.num_iterations, setup.config.warmup_steps)
+    steps = setup.schedule.num_iterations
+    late = late_steps(steps, setup.config.warmup_steps, matrices=delays.matrices)
     if late.end <= late.first:
         return " (too few steps for a delay)"
     return f" (delayed from step {late.first + 1} to {late.end})"

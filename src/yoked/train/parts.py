@@ -22,7 +22,7 @@ from rich.console import Console
 
 from yoked.console import StageProgress
 from yoked.costmodel.compute_cost import RankSpeed
-from yoked.costmodel.step_plan import SAFE_SYNCS
+from yoked.costmodel.step_plan import safe_syncs
 from yoked.errors import DeviceError
 from yoked.ranks.exchange import read_flag, read_list, read_text, read_whole
 from yoked.ranks.heartbeat import heartbeat
@@ -161,11 +161,12 @@ def ask_who_works(fleet: FleetSetup) -> tuple[Working, WorkQuestion | None]:
     every = Working(tuple(range(len(hosts))))
     if len(set(hosts)) == 1 or config.share_weights is not None or comm.device_group is not None:
         return every, None
+    tokens = fleet.rows_per_step * fleet.model_config.sequence_len
     question = WorkQuestion(
         shape=fleet.model_config,
         ranks=fleet.costs(fleet.measure_speeds()),
         network=measure_network(comm, hosts),
-        syncs=SAFE_SYNCS if config.sync == "auto" else (config.sync,),
+        syncs=(safe_syncs(fleet.model_config, tokens) if config.sync == "auto" else (config.sync,)),
         rows=fleet.rows_per_step,
         device_batch_size=fleet.resolved.device_batch_size,
         keep=keep,

@@ -19,7 +19,7 @@ from yoked.costmodel.model_shape import (
     count_parameters,
     flops_per_token,
 )
-from yoked.costmodel.work import DENSE_BYTES, compression_of, is_late
+from yoked.costmodel.work import DENSE_BYTES, compression_of, delays_of
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
 from yoked.train.gpu_fit import DEPTHS, TYPICAL_BYTES, fit_gpu
@@ -219,7 +219,7 @@ def _fit_gpu(
         tables=config.tables,
         # What encoding loses is kept on the GPU. Left to the network (auto), it takes of the rest.
         payload_bytes=0.0 if compression in ("auto", "exact") else DENSE_BYTES[compression],
-        late=is_late(config.sync),
+        late=delays_of(config.sync),
     )
     values.update(depth=fit.depth, device_batch_size=fit.rows, tables=fit.tables, fits=fit.fits)
     values["gpu_need_bytes"] = fit.need_bytes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import EXACT
-from yoked.costmodel.work import compression_of, is_late
+from yoked.costmodel.work import compression_of, delays_of, is_late
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
@@ -215,7 +215,11 @@ def build_trainer(setup: RunSetup) -> Trainer:
         backend=compute.layers.forward,
         in_bfloat16=compute.dtype == "bfloat16",
     )
-    late = late_steps(setup.schedule.num_iterations, config.warmup_steps)
+    late = late_steps(
+        setup.schedule.num_iterations,
+        config.warmup_steps,
+        matrices=delays_of(sync).matrices,
+    )
     return Trainer(
         model,
         optimizer,

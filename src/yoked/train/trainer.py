@@ -31,7 +31,7 @@ from yoked.train.optim.param_buffers import Update
 from yoked.train.state import TrainState
 from yoked.train.step_batch import MicroBatch, StepBatch
 from yoked.train.sync.codecs import Codec
-from yoked.train.sync.late import LateSteps, LateSync
+from yoked.train.sync.late import LateHeadSync, LateSteps, LateSync
 from yoked.train.sync.same_step import SameStepSync
 from yoked.train.sync.strategy import SyncStrategy
 
@@ -131,8 +131,9 @@ class Trainer:
         if late is None:
             self.sync = SameStepSync(comm, self.buffers, codec, sums_head=sums_head)
         else:
-            kept = optimizer.put_off()
-            self.sync = LateSync(comm, self.buffers, codec, self.state, kept, late, sums_head)
+            kept = optimizer.put_off(matrices=late.matrices)
+            way = LateSync if late.matrices else LateHeadSync
+            self.sync = way(comm, self.buffers, codec, self.state, kept, late, sums_head)
         optimizer.register(self.state)
         self.lm_head: LmHead
         if head_rows is None:

@@ -10,7 +10,7 @@ from yoked import __version__
 from yoked.costmodel.memory import PROCESS_BYTES, checkpoint_bytes, rank_memory, tables_memory
 from yoked.costmodel.model_shape import count_parameters
 from yoked.costmodel.schedule import max_deferred_backwards, schedule_rows
-from yoked.costmodel.work import is_late
+from yoked.costmodel.work import delays_of
 from yoked.errors import YokedError
 from yoked.launch.requirements import requirements_digest, train_requirements
 from yoked.records.examination import Need
@@ -42,7 +42,7 @@ def need_of(config: TrainConfig | None = None) -> Need:
     return Need(
         versions=versions,
         environment=environment,
-        checkpoint_bytes=checkpoint_bytes(count_parameters(shape), late=is_late(config.sync)),
+        checkpoint_bytes=checkpoint_bytes(count_parameters(shape), late=delays_of(config.sync)),
         memory_bytes=_memory_bytes(config, here),
         gpu_memory_bytes=None if device in ("cpu", "mps") else _gpu_memory_bytes(config),
         host_bytes_beside_gpu=_host_bytes_beside_gpu(config),
@@ -80,7 +80,7 @@ def _memory_bytes(config: TrainConfig, device_type: str) -> int:
         deferred_rows=sum(schedule_rows(step_rows, rows, deferred).deferred),
         owned_fraction=1.0,
         payload_bytes=_FLOAT32_BYTES,
-        late=is_late(config.sync),
+        late=delays_of(config.sync),
     )
     return round(need)
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from yoked.costmodel.messages import ring_bytes
 from yoked.costmodel.simulator import simulate_step, step_timeline
-from yoked.costmodel.work import Network, PortRate, RankWork, StepTraffic
+from yoked.costmodel.work import Delays, Network, PortRate, RankWork, StepTraffic
 
 NOTHING = StepTraffic(
     head_numbers=0, matrix_numbers=0, embedding_row_numbers=0, layers=1, head_chunks=1, buckets=1
 )
+HEAD, BOTH = Delays(head=True, matrices=False), Delays(head=True, matrices=True)
 
 
 def rank(host: str = "a", **given: Any) -> RankWork:
@@ -50,13 +51,14 @@ def test_the_lm_head_travels_behind_the_backward_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "exact_s", "late_s"),
+    ("rate", "exact_s", "head_s", "late_s"),
     # Each sends 400 bytes of the lm_head, 200 of gradients and 200 of new matrices. At 100 bytes/s
-    # these take 8 s, and late ones leave the wire idle for none of it.
-    [(1000.0, 5.2, 5.0), (200.0, 7.0, 5.0), (100.0, 11.0, 8.0)],
+    # these take 8 s, and late ones leave the wire idle for none of it. The lm_head's alone, the
+    # matrices' gradients are waited for from the end of the backward pass on.
+    [(1000.0, 5.2, 5.2, 5.0), (200.0, 7.0, 6.0, 5.0), (100.0, 11.0, 9.0, 8.0)],
 )
 def test_late_gradients_are_not_waited_for_where_a_step_s_bytes_fit_into_its_time(
-    rate: float, exact_s: float, late_s: float
+    rate: float, exact_s: float, head_s: float, late_s: float
 ) -> None:
     works = [
         rank(host, forward_s=1, head_s=1, backward_s=1, muon_s=1, adamw_s=1, owned_fraction=0.5)
@@ -65,9 +67,9 @@ def test_late_gradients_are_not_waited_for_where_a_step_s_bytes_fit_into_its_tim
     traffic = replace(NOTHING, head_numbers=100, matrix_numbers=100)
     found = [
         simulate_step(works, each, network(rate)).step_s
-        for each in (traffic, replace(traffic, late=True))
+        for each in (traffic, replace(traffic, late=HEAD), replace(traffic, late=BOTH))
     ]
-    assert found == pytest.approx([exact_s, late_s])
+    assert found == pytest.approx([exact_s, head_s, late_s])
 
 
 def test_of_late_gradients_the_rows_of_the_last_micro_batch_alone_are_waited_for() -> None:
@@ -78,7 +80,7 @@ def test_of_late_gradients_the_rows_of_the_last_micro_batch_alone_are_waited_for
         )
         for host in "ab"
     ]  # fmt: skip
-    traffic = replace(NOTHING, embedding_row_numbers=0.25, head_numbers=50, late=True)
+    traffic = replace(NOTHING, embedding_row_numbers=0.25, head_numbers=50, late=BOTH)
     # 100 bytes of each part and 200 of the lm_head, which has the wire while the first is computed.
     found = simulate_step(works, traffic, network(100.0))
     assert (found.step_s, found.exposed_comm_s) == (pytest.approx(9), pytest.approx(1))
@@ -89,7 +91,7 @@ def test_a_timeline_has_what_is_computed_and_what_is_on_its_way() -> None:
         rank(host, forward_s=1, head_s=1, backward_s=1, muon_s=1, adamw_s=1, owned_fraction=0.5)
         for host in "ab"
     ]
-    traffic = replace(NOTHING, head_numbers=100, matrix_numbers=100, late=True)
+    traffic = replace(NOTHING, head_numbers=100, matrix_numbers=100, late=BOTH)
     computed, sent = step_timeline(works, traffic, network(200.0))
     names = ["forward", "Muon", "lm_head", "backward", "AdamW"]
     # One after the other, and the new matrices as they are made.

@@ -13,12 +13,20 @@ from tests.failures import raises_fault
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.simulator import simulate_step
-from yoked.costmodel.step_plan import SYNCS, best_rows
-from yoked.costmodel.work import GLOO_CPU_S_PER_BYTE, Network, PortRate, RankWork, StepTraffic
+from yoked.costmodel.step_plan import SYNCS, best_rows, safe_syncs
+from yoked.costmodel.work import (
+    GLOO_CPU_S_PER_BYTE,
+    Network,
+    PortRate,
+    RankWork,
+    StepTraffic,
+    is_late,
+    less_delayed,
+)
 from yoked.errors import UsageError
 from yoked.plan.explain import Target, explanation, verdict
 from yoked.plan.network import network_of
-from yoked.plan.search import PlanRequest, make_plan
+from yoked.plan.search import PlanRequest, choose_for_all_hosts, make_plan
 from yoked.records.measurement import Collective, Measurement
 from yoked.units import format_count
 
@@ -97,8 +105,28 @@ def test_of_what_is_nearly_as_fast_the_least_lossy_is_taken(
 ) -> None:
     plan = make_plan(PlanRequest(anchor, 16_384), fleet(gbit=gbit))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
-    near = [sync for sync in SYNCS if rates[sync] * 1.03 >= max(rates.values())]
+    near = [sync for sync in SYNCS if rates.get(sync, 0) * 1.03 >= max(rates.values())]
     assert plan.chosen.sync == near[0]
+
+
+@pytest.mark.parametrize("gbit", [0.02, 0.1, 1.0])
+def test_a_delay_that_gains_less_than_3_percent_is_not_shown(
+    fleet: Fleet, anchor: ModelShape, gbit: float
+) -> None:
+    request, measurement = PlanRequest(anchor, 16_384), fleet(gbit=gbit)
+    rates = {c.sync: c.tokens_per_second for c in make_plan(request, measurement).candidates}
+    for sync in filter(is_late, SYNCS):
+        found = choose_for_all_hosts(request, measurement, sync)  # named, it is there
+        less = [choose_for_all_hosts(request, measurement, way) for way in less_delayed(sync)]
+        gains = all(found.tokens_per_second > 1.03 * each.tokens_per_second for each in less)
+        assert gains == (sync in rates)
+
+
+def test_what_is_chosen_unnamed_has_a_known_loss(anchor: ModelShape) -> None:
+    on_time = ("exact", "bf16", "int8")
+    assert safe_syncs(anchor, 2048) == (*on_time, "late-head", "late-head:bf16", "late-head:int8")
+    assert safe_syncs(anchor, 512) == on_time
+    assert safe_syncs(replace(anchor, n_layer=6), 2048) == on_time
 
 
 def test_shares_follow_the_speeds(fleet: Fleet, anchor: ModelShape) -> None:

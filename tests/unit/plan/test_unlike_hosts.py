@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import SAFE_SYNCS
+from yoked.costmodel.step_plan import safe_syncs
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.plan.search import Plan, PlanRequest, make_plan
@@ -48,7 +48,7 @@ def verdicts(folder: Path, fleet: str, tokens: int, rows: int) -> tuple[Plan, Ga
         SHAPE,
         rank_costs(measurement, SHAPE)["float32"],
         network_of(measurement, tuple(measurement.ranks)),
-        syncs=SAFE_SYNCS,
+        syncs=safe_syncs(SHAPE, tokens),
         rows=tokens // SHAPE.sequence_len,
         device_batch_size=rows,
         keep=(),

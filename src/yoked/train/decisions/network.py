@@ -23,12 +23,12 @@ from yoked.costmodel.step_plan import (
     EXACT,
     MIN_SPEEDUP,
     REPLICATED,
-    SAFE_SYNCS,
     VOCAB_PARALLEL,
     faster_head,
     fits_memory,
     plan_step,
     predict_heads,
+    safe_syncs,
     why_not_vocab_parallel,
 )
 from yoked.costmodel.work import Network, PortRate
@@ -201,7 +201,8 @@ def decide(
     if planned is not None:
         sync = sync or Decision("sync", planned.sync, PLANNED)
         return sync, request.lm_head or Decision("lm_head", planned.lm_head, PLANNED)
-    names = SAFE_SYNCS if sync is None else (sync.value,)
+    tokens = sum(request.rows) * request.shape.sequence_len
+    names = safe_syncs(request.shape, tokens) if sync is None else (sync.value,)
     found = {
         name: predict_heads(
             request.shape,
@@ -250,7 +251,10 @@ def _choose_sync(step_s: dict[str, float], rate: float) -> Decision:
     """What loses least of those within MIN_SPEEDUP of the fastest."""
     fastest_s = min(step_s.values())
     chosen = next(name for name in step_s if step_s[name] <= MIN_SPEEDUP * fastest_s)
-    figures = {f"{name}_step_s": took_s for name, took_s in step_s.items()}
+    figures = {
+        f"{name.replace('-', '_').replace(':', '_')}_step_s": took_s
+        for name, took_s in step_s.items()
+    }
     figures["wire_bytes_per_s"] = rate
     carries = f"the network carries {format_bytes_per_s(rate)}"
     if chosen == EXACT:

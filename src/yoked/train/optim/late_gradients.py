@@ -1,4 +1,4 @@
-"""Summed gradients that the next step uses, where `--sync late` puts them off.
+"""Summed gradients that the next step uses, where `--sync late` or `late-head` puts them off.
 
 They are state: a checkpoint keeps them, and a run that goes on from it uses them first.
 """
@@ -20,16 +20,17 @@ LATE_HEAD_GRADIENT = f"{LATE_GRADIENT}/{HEAD}"
 
 class LateGradients:
     """Those of one step. head: like the lm_head; matrices: like all of them, of which a rank has
-    its own stacks.
+    its own stacks; None: theirs do not wait.
     """
 
-    def __init__(self, buffers: ParamBuffers) -> None:
-        self.matrices = torch.zeros_like(buffers.matrices)
+    def __init__(self, buffers: ParamBuffers, *, matrices: bool) -> None:
+        self.matrices = torch.zeros_like(buffers.matrices) if matrices else None
         self.head = torch.zeros_like(buffers.head_grad)
 
     def register(self, state: TrainState, buckets: list[Bucket]) -> None:
-        """Both; matrices' are their owners'. buckets: of all ranks."""
-        for number, bucket in enumerate(buckets):
+        """All of them; matrices' are their owners'. buckets: of all ranks."""
+        for number, bucket in enumerate(buckets if self.matrices is not None else ()):
+            assert self.matrices is not None
             like = bucket.view(self.matrices)
             mine = like if bucket.owner == state.comm.rank else None
             state.register(f"{LATE_GRADIENT}/{number}", mine, Owned(bucket.owner), like)

@@ -148,9 +148,9 @@ class MuonAdamW:
             ),
         )
 
-    def put_off(self) -> LateGradients:
-        """Make room for gradients that are used a step late."""
-        self.late = LateGradients(self.buffers)
+    def put_off(self, *, matrices: bool) -> LateGradients:
+        """Make room for gradients that are used a step late. matrices: theirs too."""
+        self.late = LateGradients(self.buffers, matrices=matrices)
         return self.late
 
     def register(self, state: TrainState) -> None:

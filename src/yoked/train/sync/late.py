@@ -1,11 +1,13 @@
-"""Gradients of the lm_head and the matrices are used one step late, so they have a step to travel.
+"""The lm_head's gradient is used one step late, so it has a step to travel; or the matrices' too.
 
-Step s uses those of step s - 1. The matrices' may arrive until the middle of step s: there the
-owners update their matrices, beside the weights that the step still reads, and the new ones may
-arrive until it ends. The lm_head's may arrive until step s ends, when every rank updates it. They
-leave when the rows of the tables have arrived, which are used in their own step, as are the
-scalars': on a link that carries a step's bytes in a step's time nobody waits for anything but the
-last rows.
+Step s uses the lm_head's gradient of step s - 1, most of what a step sends. It may arrive until
+step s ends, when every rank updates the lm_head. It leaves when the rows of the tables have
+arrived, which are used in their own step, as are the scalars' and, by `late-head`, the matrices'.
+
+By `late` the matrices' are those of step s - 1, too. They may arrive until the middle of step s:
+there the owners update their matrices, beside the weights that the step still reads, and the new
+ones may arrive until it ends. On a link that carries a step's bytes in a step's time nobody waits
+for anything but the last rows.
 
     step s - 1  | step s
     backward    | forward | Muon beside the weights | lm_head | backward | AdamW
@@ -30,6 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from yoked.costmodel.work import LATE, LATE_HEAD
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.late_gradients import LATE_HEAD_GRADIENT, LateGradients
@@ -47,19 +50,23 @@ MOST_ON_TIME_AT_THE_END = 20
 
 @dataclass(frozen=True)
 class LateSteps:
-    """Steps [first, end), which use the gradients of the step before, where there are any."""
+    """Steps [first, end), which use the lm_head's gradient of the step before, where there is one.
+
+    matrices: theirs, too.
+    """
 
     first: int
     end: int
+    matrices: bool
 
     def __contains__(self, step: int) -> bool:
         return self.first <= step < self.end
 
 
-def late_steps(num_iterations: int, warmup_steps: int) -> LateSteps:
+def late_steps(num_iterations: int, warmup_steps: int, *, matrices: bool) -> LateSteps:
     """Of a run: all but those in which the learning rate is raised, and the last ones."""
     on_time = min(MOST_ON_TIME_AT_THE_END, -(-num_iterations // 10))
-    return LateSteps(warmup_steps, num_iterations - on_time)
+    return LateSteps(warmup_steps, num_iterations - on_time, matrices)
 
 
 class LateMatrices(MatrixReducer):
@@ -111,14 +118,14 @@ class LateMatrices(MatrixReducer):
         return gradient.clone()
 
 
-class LateSync(SameStepSync):
-    """Sums gradients; those of the lm_head and the matrices are used one step later. Collective.
+class LateHeadSync(SameStepSync):
+    """Sums gradients; the lm_head's is used one step later. Collective.
 
-    kept: where they wait, registered in `state`. steps: that use the gradients of the step before.
+    kept: where it waits, registered in `state`. steps: that use the gradient of the step before.
     The rest as `SameStepSync` has it.
     """
 
-    matrices: LateMatrices
+    way = LATE_HEAD
 
     def __init__(
         self,
@@ -130,6 +137,8 @@ class LateSync(SameStepSync):
         steps: LateSteps,
         sums_head: bool,
     ) -> None:
+        if comm.device_group is not None:
+            raise for_gloo(self.way)
         self._kept, self._state, self.steps = kept, state, steps
         super().__init__(comm, buffers, codec, sums_head=sums_head)
         # The lm_head's gradient of one step travels while the next one is added up in the other.
@@ -137,10 +146,8 @@ class LateSync(SameStepSync):
         self._other_head = dense_all_reduce(comm, flat, self.head.chunks, codec, HEAD_GRADIENT)
         self._other_head.share_losses(self.head)
         self._in_flight: DenseAllReduce | None = None  # the lm_head's of the step before
-        self._is_late = self._keeps = self._are_matrices_due = self._holds_back = False
+        self._is_late = self._keeps = self._holds_back = False
         self._has_kept: bool | None = None
-        # New matrices are beside the old ones; may they take their place?
-        self._are_beside = self._may_move = False
 
     # --- a step, in this order
 
@@ -151,7 +158,7 @@ class LateSync(SameStepSync):
         late = self._has_kept and batch.step in self.steps
         if self._is_late and not late:
             self.drain()  # the last ones that were put off, which nobody uses
-        self._is_late = self._are_matrices_due = self._holds_back = late
+        self._is_late = self._holds_back = late
         self._keeps = not late and batch.step + 1 in self.steps
         self._has_kept = late or self._keeps
         return super().begin_step(batch)
@@ -161,21 +168,81 @@ class LateSync(SameStepSync):
         if not self._holds_back:
             super().head_grad_ready(chunk)
 
-    def _grad_accumulated(self, name: str) -> None:
-        if not self._holds_back:
-            super()._grad_accumulated(name)
-
     def _send_rows(self) -> None:
         if self._holds_back:
             self.rows.send(self._done, limit=-1)
         else:
             super()._send_rows()
 
-    def _send_the_rest(self) -> None:
-        if self._holds_back:
-            self._send_scalars_and_rows()
-        else:
-            super()._send_the_rest()
+    def _send_head(self) -> None:
+        if not self._holds_back:
+            super()._send_head()
+
+    def head_gradient(self) -> Tensor:
+        """This step's, or that of the step before."""
+        if self._is_late:
+            self._await_head()
+            return self._kept.head
+        gradient = super().head_gradient()
+        if self._keeps:
+            self._kept.head.copy_(gradient)
+        return gradient
+
+    def replicated(self) -> ReplicatedGrads:
+        """The scalars' and the tables' gradients of this step; then the late ones leave."""
+        grads = super().replicated()
+        if self._is_late:
+            # Not before: the messages of a small all-reduce would queue up behind these.
+            self._holds_back = False
+            self._send_late()
+            self._put_off_head()
+        return grads
+
+    def _send_late(self) -> None:
+        self._send_head()
+
+    def _put_off_head(self) -> None:
+        """Keep this step's gradient for the next one; that of the step before has been used."""
+        self._in_flight = self.head
+        self.head, self._other_head = self._other_head, self.head
+        buffers, kept = self.buffers, self._kept
+        buffers.head_grad, kept.head = kept.head, buffers.head_grad
+        self._state.entries[LATE_HEAD_GRADIENT].tensor = kept.head
+        # All of it: vocab-parallel, this rank's part may be another one when it is written again.
+        buffers.head_grad.zero_()
+
+    def _await_head(self) -> None:
+        """Until nothing of the lm_head's gradient is in flight."""
+        if self._in_flight is not None and self.comm.active:
+            self._in_flight.wait()
+        self._in_flight = None
+
+    def drain(self) -> None:
+        """Until nothing is in flight and late gradients are where they are kept."""
+        self._await_head()
+        super().drain()
+
+
+class LateSync(LateHeadSync):
+    """Sums gradients; those of the lm_head and the matrices are used one step later. Collective."""
+
+    way = LATE
+    matrices: LateMatrices
+    _are_matrices_due = False
+    # New matrices are beside the old ones; may they take their place?
+    _are_beside = _may_move = False
+
+    # --- a step, in this order
+
+    def begin_step(self, batch: StepBatch) -> list[RowGrads]:
+        """Post the receives. Returns where the tables' gradients of each micro-batch go."""
+        row_grads = super().begin_step(batch)
+        self._are_matrices_due = self._is_late
+        return row_grads
+
+    def _grad_accumulated(self, name: str) -> None:
+        if not self._holds_back:
+            super()._grad_accumulated(name)
 
     def early_updates(self) -> Iterator[Update]:
         """This rank's stacks, with the gradients of the step before."""
@@ -207,45 +274,12 @@ class LateSync(SameStepSync):
             return
         for due in super().updates():
             if self._keeps:
-                due.bucket.view(self._kept.matrices).copy_(due.gradients)
+                due.bucket.view(self.matrices.gradients).copy_(due.gradients)
             yield due
 
-    def head_gradient(self) -> Tensor:
-        """This step's, or that of the step before."""
-        if self._is_late:
-            self._await_head()
-            return self._kept.head
-        gradient = super().head_gradient()
-        if self._keeps:
-            self._kept.head.copy_(gradient)
-        return gradient
-
-    def replicated(self) -> ReplicatedGrads:
-        """The scalars' and the tables' gradients of this step; then the late ones leave."""
-        grads = super().replicated()
-        if self._is_late:
-            # Not before: the messages of a small all-reduce would queue up behind these.
-            self._holds_back = False
-            self._send_matrices()  # which are waited for first
-            self._send_head()
-            self._put_off_head()
-        return grads
-
-    def _put_off_head(self) -> None:
-        """Keep this step's gradient for the next one; that of the step before has been used."""
-        self._in_flight = self.head
-        self.head, self._other_head = self._other_head, self.head
-        buffers, kept = self.buffers, self._kept
-        buffers.head_grad, kept.head = kept.head, buffers.head_grad
-        self._state.entries[LATE_HEAD_GRADIENT].tensor = kept.head
-        # All of it: vocab-parallel, this rank's part may be another one when it is written again.
-        buffers.head_grad.zero_()
-
-    def _await_head(self) -> None:
-        """Until nothing of the lm_head's gradient is in flight."""
-        if self._in_flight is not None and self.comm.active:
-            self._in_flight.wait()
-        self._in_flight = None
+    def _send_late(self) -> None:
+        self._send_matrices()  # which are waited for first
+        self._send_head()
 
     def wait_parameters(self) -> None:
         """Until matrices are those of the last step, on all ranks the same bytes."""
@@ -256,13 +290,10 @@ class LateSync(SameStepSync):
             super().wait_parameters()
 
     def drain(self) -> None:
-        """The same, and until nothing is in flight and late gradients are where they are kept."""
+        """Until nothing is in flight and late gradients are where they are kept."""
         self.wait_parameters()
-        self._await_head()
-        if self.comm.active:
-            self.matrices.drain()
+        super().drain()
 
     def _reducer(self, codec: Codec | None) -> MatrixReducer:
-        if self.comm.device_group is not None:
-            raise for_gloo("late")
+        assert self._kept.matrices is not None
         return LateMatrices(self.comm, self.buffers, codec, self._kept.matrices)

@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankSpeed, estimated_cost
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import SAFE_SYNCS
+from yoked.costmodel.step_plan import safe_syncs
 from yoked.costmodel.work import Network, PortRate
 from yoked.errors import UsageError
 from yoked.train.decisions.working import (
@@ -47,7 +47,7 @@ def question(
         for host, speed in zip(hosts, flops, strict=True)
     ]
     network = Network(dict.fromkeys(hosts, PortRate(rate, rate)), 2e-4)
-    return WorkQuestion(D4, ranks, network, SAFE_SYNCS, rows, 2, keep)
+    return WorkQuestion(D4, ranks, network, safe_syncs(D4, rows * D4.sequence_len), rows, 2, keep)
 
 
 @pytest.mark.parametrize("hosts", [("i9", "laptop"), ("i9", "laptop", "attic")])

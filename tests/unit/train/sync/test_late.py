@@ -13,12 +13,14 @@ from torch import Tensor
 from yoked.train.comm.communicator import Communicator
 from yoked.train.optim.late_gradients import LATE_GRADIENT
 from yoked.train.optim.param_buffers import HEAD
-from yoked.train.sync.late import LateSteps, late_steps
+from yoked.train.sync.late import late_steps
+from yoked.train.sync.same_step import HEAD_GRADIENT
 from yoked.train.trainer import Trainer
 
 TINY = Tiny(sequence_len=8, n_layer=2, rows=6)
 MATRIX = "transformer.h.0.mlp.c_fc.weight"
-LATES = ["late", "late:bf16", "late:int8", "late:int4"]
+WAYS = ["late", "late-head"]
+LATES = [f"{way}{codec}" for way in WAYS for codec in ("", ":bf16", ":int8", ":int4")]
 SHARES = [[1.0], [1.0, 1.0], [3.0, 1.0], [2.0, 0.0, 1.0]]
 
 
@@ -31,38 +33,53 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
 def trained(
     comm: Communicator, shares: list[float], sync: str, steps: int = 8, **more
 ) -> list[Tensor]:
-    more = {"batch": 1, "late": LateSteps(2, 6), **more}
+    more = {"batch": 1, "late": (2, 6), **more}
     trainer = TINY.trainer(comm, shares, sync, **more)
     for step in range(steps):
         trainer.step(step)
     return list(weights(trainer).values())
 
 
-def test_each_step_has_one_update_with_its_own_or_the_last_gradient():
-    trainer = TINY.trainer(Communicator(), [1.0], "late", late=LateSteps(1, 4))
-    made, used = list[Tensor](), list[list[Tensor]]()
-    update = trainer.optimizer.step_bucket
+@pytest.mark.parametrize("way", WAYS)
+def test_each_step_has_one_update_with_its_own_or_the_last_gradient(way):
+    trainer = TINY.trainer(Communicator(), [1.0], way, late=(1, 4))
+    made, used, heads = list[Tensor](), list[list[Tensor]](), list[Tensor]()
+    made_of_head = list[Tensor]()
+    update, update_head = trainer.optimizer.step_bucket, trainer.optimizer.step_head
+    kept = trainer.sync.replicated
 
     def step_bucket(step, due):
         if MATRIX in due.bucket.names:
             used[-1].append(due.gradients[due.bucket.names.index(MATRIX)].clone())
         update(step, due)
 
-    trainer.optimizer.step_bucket = step_bucket
+    def step_head(step, gradient):
+        heads.append(gradient.clone())
+        update_head(step, gradient)
+
+    def replicated():
+        made_of_head.append(trainer.buffers.head_grad.clone())
+        return kept()
+
+    trainer.optimizer.step_bucket, trainer.optimizer.step_head = step_bucket, step_head
+    trainer.sync.replicated = replicated
     for step in range(6):
         used.append([])
         trainer.step(step)
         made.append(trainer.buffers.gradient(MATRIX).clone())
 
+    late, on_time = [0, 0, 1, 2, 4, 5], range(6)
     assert [len(each) for each in used] == [1] * 6
-    for (gradient,), right in zip(used, [0, 0, 1, 2, 4, 5], strict=True):
+    for (gradient,), right in zip(used, late if way == "late" else on_time, strict=True):
         assert torch.equal(gradient, made[right])
+    for gradient, right in zip(heads, late, strict=True):
+        assert torch.equal(gradient, made_of_head[right])
 
 
-def test_tables_and_scalars_use_their_own_gradients():
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_not_late_uses_its_own_gradients(way):
     late, exact = (
-        TINY.trainer(Communicator(), [1.0], sync, late=LateSteps(1, 100))
-        for sync in ("late", "exact")
+        TINY.trainer(Communicator(), [1.0], sync, late=(1, 100)) for sync in (way, "exact")
     )
     for step in range(2):
         late.step(step)
@@ -70,7 +87,7 @@ def test_tables_and_scalars_use_their_own_gradients():
 
     ours, theirs = weights(late), weights(exact)
     same = {name for name, weight in ours.items() if torch.equal(weight, theirs[name])}
-    assert same == set(ours) - {HEAD, *late.buffers.owners}
+    assert same == set(ours) - {HEAD, *(late.buffers.owners if way == "late" else ())}
 
 
 @pytest.fixture
@@ -84,13 +101,14 @@ def in_float64() -> Iterator[None]:
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("shares", SHARES[1:])
 @pytest.mark.parametrize("vocab_parallel", [False, True])
-def test_one_curve_for_any_ranks_and_shares(on_ranks, shares, vocab_parallel):
+@pytest.mark.parametrize("way", WAYS)
+def test_one_curve_for_any_ranks_and_shares(on_ranks, shares, vocab_parallel, way):
     more = {"dtype": torch.float64}
 
     def train(comm: Communicator) -> list[Tensor]:
-        return trained(comm, shares, "late", vocab_parallel=vocab_parallel, **more)
+        return trained(comm, shares, way, vocab_parallel=vocab_parallel, **more)
 
-    (alone,) = on_ranks(1, lambda comm: trained(comm, [1.0], "late", **more))
+    (alone,) = on_ranks(1, lambda comm: trained(comm, [1.0], way, **more))
     for found in on_ranks(len(shares), train):
         for one, other in zip(found, alone, strict=True):
             assert one.dtype == torch.float64
@@ -110,11 +128,12 @@ def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, sync, s
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("vocab_parallel", [False, True])
-def test_one_curve_where_rows_move_while_gradients_wait(on_ranks, vocab_parallel):
-    more = {"batch": 1, "dtype": torch.float64, "late": LateSteps(2, 8)}
+@pytest.mark.parametrize("way", WAYS)
+def test_one_curve_where_rows_move_while_gradients_wait(on_ranks, vocab_parallel, way):
+    more = {"batch": 1, "dtype": torch.float64, "late": (2, 8)}
 
     def train(comm: Communicator) -> list[Tensor]:
-        trainer = TINY.trainer(comm, [1.0, 1.0], "late", vocab_parallel=vocab_parallel, **more)
+        trainer = TINY.trainer(comm, [1.0, 1.0], way, vocab_parallel=vocab_parallel, **more)
         for step in range(10):
             if step in (4, 6):
                 parts = [5.0, 1.0] if step == 4 else [1.0, 2.0]
@@ -122,7 +141,7 @@ def test_one_curve_where_rows_move_while_gradients_wait(on_ranks, vocab_parallel
             trainer.step(step)
         return list(weights(trainer).values())
 
-    (alone,) = on_ranks(1, lambda comm: trained(comm, [1.0], "late", 10, **more))
+    (alone,) = on_ranks(1, lambda comm: trained(comm, [1.0], way, 10, **more))
     for found in on_ranks(2, train):
         for one, other in zip(found, alone, strict=True):
             assert (one - other).norm() <= 1e-10 * (1 + other.norm())
@@ -133,18 +152,19 @@ def test_one_curve_where_rows_move_while_gradients_wait(on_ranks, vocab_parallel
     [*((shares, False) for shares in SHARES), ([3.0, 1.0], True), ([2.0, 0.0, 1.0], True)],
 )
 @pytest.mark.parametrize("stop", [2, 3, 6, 7])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_goes_on_from_its_state_has_the_same_bits(
-    on_ranks, shares, stop, vocab_parallel
+    on_ranks, shares, stop, vocab_parallel, way
 ):
-    more = {"batch": 1, "late": LateSteps(2, 6), "vocab_parallel": vocab_parallel}
+    more = {"batch": 1, "late": (2, 6), "vocab_parallel": vocab_parallel}
 
     def in_two(comm: Communicator) -> list[Tensor]:
-        trainer = TINY.trainer(comm, shares, "late", **more)
+        trainer = TINY.trainer(comm, shares, way, **more)
         for step in range(stop):
             trainer.step(step)
         trainer.gather_weights()
         whole = trainer.state.gather()
-        other = TINY.trainer(comm, shares, "late", **more)
+        other = TINY.trainer(comm, shares, way, **more)
         saved = None
         if whole is not None:
             for name, parameter in other.buffers.parameters.items():
@@ -156,7 +176,7 @@ def test_a_run_that_goes_on_from_its_state_has_the_same_bits(
             other.step(step)
         return list(weights(other).values())
 
-    whole = on_ranks(len(shares), lambda comm: trained(comm, shares, "late", **more))
+    whole = on_ranks(len(shares), lambda comm: trained(comm, shares, way, **more))
     for ours, right in zip(on_ranks(len(shares), in_two), whole, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, right, strict=True))
 
@@ -166,13 +186,14 @@ def test_a_run_that_goes_on_from_its_state_has_the_same_bits(
     [(300, 40, range(40, 280)), (60, 40, range(40, 54)), (12, 0, range(10)), (12, 40, ())],
 )
 def test_no_gradient_waits_while_the_rate_is_raised_and_in_the_last_steps(steps, warmup, late):
-    found = late_steps(steps, warmup)
+    found = late_steps(steps, warmup, matrices=False)
 
     assert [step for step in range(steps) if step in found] == list(late)
 
 
-def test_a_run_that_goes_on_from_a_state_without_late_gradients_begins_on_time():
-    exact, late = (TINY.trainer(Communicator(), [1.0], sync) for sync in ("exact", "late"))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_goes_on_from_a_state_without_late_gradients_begins_on_time(way):
+    exact, late = (TINY.trainer(Communicator(), [1.0], sync) for sync in ("exact", way))
     for step in range(3):
         exact.step(step)
     exact.drain()
@@ -190,9 +211,12 @@ def test_a_run_that_goes_on_from_a_state_without_late_gradients_begins_on_time()
     assert not torch.equal(weights(late)[HEAD], weights(exact)[HEAD])
 
 
-def test_nobody_waits_for_any_but_the_tables_gradients_in_their_own_step(on_ranks):
+@pytest.mark.parametrize(
+    ("way", "late_ones"), [("late", {"matrix", HEAD_GRADIENT}), ("late-head", {HEAD_GRADIENT})]
+)
+def test_nobody_waits_for_late_gradients_in_their_own_step(on_ranks, way, late_ones):
     def asked(comm: Communicator) -> list[list[str]]:
-        trainer = TINY.trainer(comm, [1.0, 1.0], "late", late=LateSteps(0, 100))
+        trainer = TINY.trainer(comm, [1.0, 1.0], way, late=(0, 100))
         found = list[list[str]]()
         receive = comm.irecv
 
@@ -217,7 +241,6 @@ def test_nobody_waits_for_any_but_the_tables_gradients_in_their_own_step(on_rank
 
     for steps in on_ranks(2, asked):
         kinds = [{re.sub(r"the gradient of .*", "matrix", name) for name in step} for step in steps]
-        rows = {"table gradients"}
-        bulk = rows | {"matrix", "the lm_head's gradient", "new matrices"}
+        bulk = {"table gradients", "matrix", HEAD_GRADIENT, "new matrices"}
         # The first has none of a step before it.
-        assert kinds == [bulk - {"new matrices"}, rows | {"new matrices"}, bulk]
+        assert kinds == [bulk - {"new matrices"}, bulk - late_ones, bulk]

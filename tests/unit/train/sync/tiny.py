@@ -12,7 +12,7 @@ from torch import Tensor
 
 from yoked.costmodel.assignment import split_by_weight
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.work import compression_of, is_late
+from yoked.costmodel.work import compression_of, delays_of
 from yoked.train.comm.communicator import Communicator
 from yoked.train.config import TrainConfig
 from yoked.train.lm_head.vocab_parallel import SHARDED
@@ -77,16 +77,16 @@ class Tiny:
         batch: int | Sequence[int] = 2,
         dtype: torch.dtype = torch.float32,
         vocab_parallel: bool = False,
-        late: LateSteps | None = None,
+        late: tuple[int, int] = (1, 100),
     ) -> Trainer:
         """One rank's. batch: rows of a micro-batch, perhaps by rank. vocab_parallel: the head.
-        payload: as `--sync` has it; late: of a late one, from step 1 on where it is left out.
+        payload: as `--sync` has it; late: the steps of a delay, where it has one.
         """
         model = self.model(dtype)
         settings = group_settings(
             TrainConfig(), model.config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
         )
-        buffers = ParamBuffers(model, shares)
+        buffers, delays = ParamBuffers(model, shares), delays_of(payload)
         return Trainer(
             model,
             MuonAdamW(buffers, settings, Schedule(100), comm.rank),
@@ -96,7 +96,7 @@ class Tiny:
             rows=[len(part) for part in split_by_weight(self.rows, shares)],
             batch_sizes=[batch] * len(shares) if isinstance(batch, int) else batch,
             codec=CODECS.get(compression_of(payload)),
-            late=(late or LateSteps(1, 100)) if is_late(payload) else None,
+            late=LateSteps(*late, delays.matrices) if any(delays) else None,
             head_rows=shares if vocab_parallel else None,
         )
 
