@@ -1,12 +1,12 @@
-"""What late gradients cost of the loss: pairs of runs that differ in `--sync` alone, by seed.
+"""What late gradients cost of the loss: runs that differ in `--sync` alone, by seed.
 
-usage: loss.py [--sync late] [--tokens 2048] [--steps 300] [--seeds 42,43,44] [--texts FILE ...]
-               [--runs FOLDER] [--results FILE]
+usage: loss.py [--sync late-head,late] [--tokens 2048] [--steps 300] [--seeds 42,43,44]
+               [--ranks 1] [--texts FILE ...] [--runs FOLDER] [--results FILE]
 
-Each run is `yoked train` of depth 4 in one process on one core, float32, on the embedded corpus;
-exact and late of a seed run side by side. Compared are validation bits per byte on 262,144 tokens
-of the corpus that neither has read, and on as many of --texts; and the mean training loss of the
-last 20 steps. A run whose folder is there is not trained again.
+Each run is `yoked train` of depth 4, float32, a core a rank, on the embedded corpus; those that the
+cores allow run side by side. Compared with exact are validation bits per byte on 262,144 tokens of
+the corpus that no run has read, and on as many of --texts; and the mean training loss of the last
+20 steps. What RESULTS has already is not trained again, nor a run whose folder is there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ EXACT = "exact"
 T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78}
 
 
-def train(options: argparse.Namespace, sync: str, seed: int, core: int) -> Path:
-    """One run on one core; its folder."""
+def train(options: argparse.Namespace, sync: str, seed: int, cores: str) -> Path:
+    """One run on these cores; its folder."""
     name = f"{sync.replace(':', '-')}-{options.tokens}-{options.steps}-{seed}"
     folder: Path = options.runs / name
     if (folder / "result.json").exists():
@@ -58,12 +59,13 @@ def train(options: argparse.Namespace, sync: str, seed: int, core: int) -> Path:
         "runs-dir": options.runs,
         "dtype": "float32",
         "threads": 1,
+        "ranks": options.ranks,
     }
     for flag, value in figures.items():
         words += [f"--{flag}", str(value)]
     with (options.runs / f"{name}.log").open("w") as log:
         subprocess.run(
-            ["taskset", "-c", str(core), *words, "--no-doctor", "--beside"],
+            ["taskset", "-c", cores, *words, "--no-doctor", "--beside"],
             stdout=log,
             stderr=subprocess.STDOUT,
             check=True,
@@ -105,7 +107,7 @@ def bits_per_byte(trained: TrainedModel, rows: NDArray[np.int64]) -> float:
     return nats / (math.log(2) * count)
 
 
-def figures(options: argparse.Namespace, folder: Path, seed: int, core: int) -> dict[str, Any]:
+def figures(options: argparse.Namespace, folder: Path, seed: int, cores: str) -> dict[str, Any]:
     """Of a run that is over."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
@@ -113,11 +115,11 @@ def figures(options: argparse.Namespace, folder: Path, seed: int, core: int) -> 
     words = [sys.executable, __file__, "--evaluate", json.dumps(asked)]
     words += ["--tokens", str(options.tokens), "--steps", str(options.steps)]
     done = subprocess.run(
-        ["taskset", "-c", str(core), *words],
+        ["taskset", "-c", cores, *words],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": str(options.ranks)},
     )
     return {"training": statistics.mean(losses[-LAST_STEPS:]), **json.loads(done.stdout)}
 
@@ -132,21 +134,46 @@ def evaluate(options: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def difference(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Percent by which the second is above the first: the mean, and half its 95% interval."""
+def difference(pairs: Sequence[tuple[float, float]]) -> tuple[float, float | None]:
+    """Percent by which the second is above the first: the mean, and half of its 95% interval."""
     percents = [100 * (late / exact - 1) for exact, late in pairs]
     if len(percents) < 2:
-        return percents[0], math.inf
+        return percents[0], None
     error = statistics.stdev(percents) / math.sqrt(len(percents))
     return statistics.mean(percents), T95[len(percents) - 1] * error
 
 
+def kept_seeds(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
+    """By seed and sync, what RESULTS has."""
+    if options.results is None or not options.results.exists():
+        return {}
+    kept = json.loads(options.results.read_text())
+    if (kept["tokens"], kept["steps"]) != (options.tokens, options.steps):
+        raise SystemExit(f"{options.results} is of other steps")
+    return dict(kept["seeds"])
+
+
+def told(seeds: dict[str, dict[str, dict[str, float]]], sync: str) -> dict[str, dict[str, Any]]:
+    """By figure, how much higher it is than with exact, over the seeds that have both."""
+    both = [each for each in seeds.values() if EXACT in each and sync in each]
+    found = {}
+    for figure in both[0][sync] if both else ():
+        mean, half = difference([(each[EXACT][figure], each[sync][figure]) for each in both])
+        found[figure] = {
+            "percent": round(mean, 4),
+            "half_interval": None if half is None else round(half, 4),
+            "seeds": len(both),
+        }
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sync", default="late")
+    parser.add_argument("--sync", default="late-head,late")
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", default="42,43,44")
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--texts", type=Path, nargs="*", default=[])
     parser.add_argument("--runs", type=Path, default=Path("/var/tmp/yoked-late-runs"))
     parser.add_argument("--results", type=Path)
@@ -156,36 +183,47 @@ def main() -> None:
         print(json.dumps(evaluate(options)))
         return
     options.runs.mkdir(parents=True, exist_ok=True)
-    found: dict[str, dict[str, Any]] = {}
-    cores = sorted(os.sched_getaffinity(0))
-    for seed in map(int, options.seeds.split(",")):
+    seeds, syncs = kept_seeds(options), options.sync.split(",")
+    everywhere = sorted(os.sched_getaffinity(0))
+    places: Queue[str] = Queue()
+    for first in range(0, len(everywhere) - options.ranks + 1, options.ranks):
+        places.put(",".join(map(str, everywhere[first : first + options.ranks])))
 
-        def run(at: tuple[int, str], seed: int = seed) -> dict[str, Any]:
-            place, sync = at
-            folder = train(options, sync, seed, cores[place])
-            return figures(options, folder, seed, cores[place])
+    def run(seed: str, sync: str) -> None:
+        cores = places.get()
+        try:
+            folder = train(options, sync, int(seed), cores)
+            found = figures(options, folder, int(seed), cores)
+        finally:
+            places.put(cores)
+        seeds.setdefault(seed, {})[sync] = found
+        print(f"seed {seed}, {sync}: {json.dumps(found)}", flush=True)
+        if options.results:
+            content = {
+                "tokens": options.tokens,
+                "steps": options.steps,
+                "torch": torch.__version__,
+                "differences": {
+                    each: told(seeds, each)
+                    for each in sorted({s for kept in seeds.values() for s in kept} - {EXACT})
+                },
+                "seeds": seeds,
+            }
+            options.results.write_text(json.dumps(content, indent=1) + "\n")
 
-        syncs = (EXACT, options.sync)
-        with ThreadPoolExecutor(2) as pool:
-            both = pool.map(run, enumerate(syncs))
-        found[str(seed)] = dict(zip(syncs, both, strict=True))
-        print(f"seed {seed}: {json.dumps(found[str(seed)])}", flush=True)
-    told: dict[str, Any] = {}
-    for figure in found[options.seeds.partition(",")[0]][EXACT]:
-        pairs = [(each[EXACT][figure], each[options.sync][figure]) for each in found.values()]
-        mean, half = difference(pairs)
-        told[figure] = {"percent": round(mean, 4), "half_interval": round(half, 4)}
-        print(f"{figure}: {options.sync} {mean:+.3f}% of exact (± {half:.3f})")
-    if options.results:
-        content = {
-            "sync": options.sync,
-            "tokens": options.tokens,
-            "steps": options.steps,
-            "torch": torch.__version__,
-            "differences": told,
-            "seeds": found,
-        }
-        options.results.write_text(json.dumps(content, indent=1) + "\n")
+    with ThreadPoolExecutor(places.qsize()) as pool:
+        wanted = [
+            (seed, sync)
+            for seed in options.seeds.split(",")
+            for sync in (EXACT, *syncs)
+            if sync not in seeds.get(seed, {})
+        ]
+        for _ in pool.map(run, *zip(*wanted, strict=True)) if wanted else ():
+            pass
+    for sync in syncs:
+        for figure, of in told(seeds, sync).items():
+            interval = f"± {of['half_interval']}, {of['seeds']} seeds"
+            print(f"{figure}: {sync} {of['percent']:+.3f}% of exact ({interval})")
 
 
 if __name__ == "__main__":

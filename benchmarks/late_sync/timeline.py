@@ -43,6 +43,7 @@ from yoked.plan.simulated_fleet import SimulatedFleet, SimulatedHost, simulate  
 PICTURE = HERE.parents[1] / "docs" / "pictures" / "late.svg"
 TOKENS, BATCH, LENGTH = 16_384, 2, 512
 AT_ONCE_S = 0.005
+SYNCS = ("int4", "late-head:int4", "late:int4")
 Word = tuple[str, str]
 # By kind, the word for it and its colour.
 COMPUTED = {
@@ -101,14 +102,12 @@ def draw(axes: Axes, sync: str) -> float:
 
 
 def main() -> None:
-    figure = new_figure(8, 4.2)
-    axes = figure.subplots(2, 1, sharex=True)
-    longest_s = max(
-        draw(each, sync) for each, sync in zip(axes, ("int4", "late:int4"), strict=True)
-    )
+    figure = new_figure(8, 5.6)
+    axes = figure.subplots(len(SYNCS), 1, sharex=True)
+    longest_s = max(draw(each, sync) for each, sync in zip(axes, SYNCS, strict=True))
     for each in axes:
         each.set_xlim(0, longest_s)
-    axes[1].set_xlabel("seconds since the step began, at 20 Mbit/s")
+    axes[-1].set_xlabel("seconds since the step began, at 20 Mbit/s")
     found: dict[str, object] = {}
     for each in axes:
         for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
