@@ -1,10 +1,11 @@
 """What `yoked plan` says against what training then does, over twelve combinations.
 
-usage: bench.py [--only NAME] [--steps 12] [--rounds 2] [--smoke]
+usage: bench.py [--late] [--only NAME] [--steps 12] [--rounds 2] [--smoke]
 
 For each pair of hosts a lab is brought up, probed once as a person would, and nothing is fitted:
 every combination of it is planned, then trained. What the plan chooses for so many tokens is
-compared with what `--sync auto` decides. As root, on two cores, in a quiet hour.
+compared with what `--sync auto` decides. With --late, twelve others whose gradients are used a step
+late. As root, on two cores, in a quiet hour.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "two_hosts")]
 import nanochat_side as side  # noqa: E402
 import stage as two_hosts  # noqa: E402
 
+from yoked.costmodel.work import LATE, LATE_HEAD, is_late  # noqa: E402
+
 RESULTS = HERE / "results"
-MEDIAN_ALLOWED, WORST_ALLOWED = 0.05, 0.15
+MEDIAN_ALLOWED, LATE_MEDIAN_ALLOWED, WORST_ALLOWED = 0.05, 0.08, 0.15
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,14 @@ PAIRS = (
     Pair("300 Mbit/s, 2:1", "300mbit", (2, 1), (("exact", 2048), ("int8", 2048), ("int4", 8192))),
     Pair("100 Mbit/s", "100mbit", (1, 1), (("exact", 2048), ("int8", 2048), ("bf16", 16_384))),
     Pair("1 Gbit/s, 4:1", "1gbit", (4, 1), (("exact", 2048), ("bf16", 8192), ("exact", 16_384))),
+)
+# Of `late-head` and `late` in any payload dtype the fastest that the plan shows: it shows no delay
+# that gains less than 3%, and for how many tokens one does is the machine's matter.
+LATE_PAIRS = (
+    Pair("20 Mbit/s", "20mbit", (1, 1), ((LATE_HEAD, 8192), (LATE_HEAD, 16_384), (LATE, 16_384))),
+    Pair("50 Mbit/s", "50mbit", (1, 1), ((LATE, 4096), (LATE, 8192), (LATE_HEAD, 16_384))),
+    Pair("50 Mbit/s, 2:1", "50mbit", (2, 1), ((LATE_HEAD, 4096), (LATE, 8192), (LATE, 16_384))),
+    Pair("100 Mbit/s", "100mbit", (1, 1), ((LATE, 2048), (LATE, 4096), (LATE_HEAD, 16_384))),
 )
 
 
@@ -101,7 +112,11 @@ def measure(
     scratch: Path,
 ) -> Case:
     """Train a combination some times; the median counts."""
-    (said,) = [each for each in plan["candidates"] if each["sync"] == sync]
+    shown = {each["sync"]: each for each in plan["candidates"]}  # the fastest first
+    if options.late:
+        delayed = [each for each in shown if is_late(each)]
+        (sync, *_) = [each for each in delayed if each.partition(":")[0] == sync] or delayed
+    said = shown[sync]
     runs = [stage.together(sync, options.steps) for _ in range(options.rounds)]
     words = stage._train(stage._name("auto"), options.steps, two_hosts.SEED)
     fleet = ("--fleet", str(stage.lab.fleet_file))
@@ -141,7 +156,7 @@ def yoked(*words: str, scratch: Path) -> dict[str, Any]:
 def line(case: Case) -> str:
     same = "" if case.auto == case.planned else f"; plan {case.planned}, auto {case.auto}"
     return (
-        f"{case.pair:16} {case.sync:6} {case.tokens:6} tokens a step: forecast "
+        f"{case.pair:16} {case.sync:14} {case.tokens:6} tokens a step: forecast "
         f"{case.forecast:6.0f}, measured {case.measured:6.0f} tokens/s, off {case.error:+.1%}{same}"
     )
 
@@ -168,13 +183,15 @@ def draw(cases: list[Case], path: Path) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--late", action="store_true", help="gradients that are a step late")
     parser.add_argument("--only", help="one pair by its name, such as '1 Gbit/s'")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--smoke", action="store_true", help="see that it works; nothing is kept")
     options = parser.parse_args()
-    options.depth, options.seq_len, options.rows, options.train_flags = 4, 512, 2, []
+    options.depth, options.seq_len, options.rows = 4, 512, 2
+    options.train_flags = ["--warmup-steps=1"] if options.late else []  # no delay before
     options.asked = None
     if options.smoke:
         options.depth, options.seq_len, options.steps, options.rounds = 2, 128, 5, 1
@@ -184,7 +201,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    pairs = [pair for pair in PAIRS if options.only in (None, pair.name)]
+    every = LATE_PAIRS if options.late else PAIRS
+    pairs = [pair for pair in every if options.only in (None, pair.name)]
     cases: list[Case] = []
     for pair in pairs[:1] if options.smoke else pairs:
         # The hosts have a /tmp of their own, and are to see what lies here.
@@ -201,7 +219,8 @@ def main() -> int:
     errors = [abs(case.error) for case in cases]
     median, worst = statistics.median(errors), max(errors)
     alike = sum(case.auto == case.planned for case in cases)
-    print(f"median error {median:.1%} (allowed 5%), worst {worst:.1%} (allowed 15%)")
+    allowed = LATE_MEDIAN_ALLOWED if options.late else MEDIAN_ALLOWED
+    print(f"median error {median:.1%} (allowed {allowed:.0%}), worst {worst:.1%} (allowed 15%)")
     print(f"plan and --sync auto choose alike in {alike} of {len(cases)}")
     if options.smoke:
         return 0
@@ -214,9 +233,10 @@ def main() -> int:
         "cases": [{**asdict(case), "error": case.error} for case in cases],
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"results-{options.dtype}.json").write_text(json.dumps(result, indent=1) + "\n")
-    draw(cases, RESULTS / f"forecast-{options.dtype}.png")
-    fine = median <= MEDIAN_ALLOWED and worst <= WORST_ALLOWED and alike == len(cases)
+    name = f"late-{options.dtype}" if options.late else options.dtype
+    (RESULTS / f"results-{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    draw(cases, RESULTS / f"forecast-{name}.png")
+    fine = median <= allowed and worst <= WORST_ALLOWED and alike == len(cases)
     return 0 if fine else 1
 
 
