@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, VOCAB_PARALLEL
-from yoked.costmodel.work import LATE, LATE_HEAD, is_late
+from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
+from yoked.costmodel.work import LATE, LATE_HEAD, compression_of, delays_of, is_late
 from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan, PlanRequest, least_lossy
 from yoked.units import format_bytes, format_count, format_duration
 
@@ -53,7 +53,8 @@ def verdict(plan: Plan) -> str:
         )
         return (
             f"train on {best_single_host.hosts[0]} alone: {rate}; {everyone} together "
-            f"would reach {format_count(round(together.tokens_per_second))}"
+            f"would reach {format_count(round(together.tokens_per_second))} "
+            f"with --sync {together.sync}"
         )
     return (
         f"{len(chosen.rows)} hosts with --sync {chosen.sync}: {rate}, "
@@ -69,15 +70,7 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
         why = "hidden states of so few tokens cost less than its gradient"
         lines.append(f"the lm_head is vocab-parallel: {why}")
     lines += _sync_reasons(plan)
-    offered = least_lossy(plan.candidates)
-    faster = offered.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
-    if faster and offered.sync not in plan.request.safe_syncs:
-        how = f"--sync {offered.sync} on {len(offered.hosts)} hosts"
-        rate = format_count(round(offered.tokens_per_second))
-        why = "look at what it loses"
-        if is_late(offered.sync):
-            why = _late_loss(plan.request, offered.sync.partition(":")[0])
-        lines.append(f"{how} would reach {rate} tokens/s; it is not chosen: {why}")
+    lines += _offers(plan)
     lines += _gain_lines(plan, added)
     lines += [
         f"{_memory_shortage(host, need, plan)}: leave it at home"
@@ -98,6 +91,29 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
             f"(depth {probed[0].n_layer}): `yoked probe {flags}` measures this one"
         )
     return lines
+
+
+def _offers(plan: Plan) -> list[str]:
+    """What would be faster, and is chosen by name alone: of all, and of what loses little."""
+    little = [
+        each
+        for each in plan.candidates
+        if compression_of(each.sync) != OPT_IN and not delays_of(each.sync).matrices
+    ]
+    lines = list[str]()
+    for offered in (least_lossy(plan.candidates), least_lossy(little)):
+        faster = offered.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
+        if not faster or offered.sync in plan.request.safe_syncs:
+            continue
+        how = f"--sync {offered.sync} on {len(offered.hosts)} hosts"
+        rate = format_count(round(offered.tokens_per_second))
+        why = list[str]()
+        if is_late(offered.sync):
+            why.append(_late_loss(plan.request, offered.sync.partition(":")[0]))
+        if compression_of(offered.sync) == OPT_IN:
+            why.append(f"look at what {OPT_IN} loses")
+        lines.append(f"{how} would reach {rate} tokens/s; it is not chosen: {'; '.join(why)}")
+    return list(dict.fromkeys(lines))
 
 
 def _late_loss(request: PlanRequest, way: str) -> str:

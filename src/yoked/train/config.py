@@ -231,8 +231,8 @@ class TrainConfig:
         Sync,
         _flag(
             "How gradients travel: exact is one loss curve on any number of ranks; auto measures "
-            "the network, and prefers it. On slow networks late-head uses the lm_head's one step "
-            "later, late the matrices' too.",
+            "the network, and prefers exact. On slow networks late-head uses the lm_head's one "
+            "step later, late the matrices' too.",
             RANKS,
         ),
     ] = "auto"

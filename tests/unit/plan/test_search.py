@@ -197,9 +197,9 @@ def test_what_is_never_chosen_is_told_apart_from_what_is(fleet: Fleet, anchor: M
 def test_hosts_together_are_told_by_what_would_be_chosen(fleet: Fleet, anchor: ModelShape) -> None:
     plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=0.03))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
-    together = format_count(round(max(rates[sync] for sync in ("exact", "bf16", "int8"))))
+    together = max(("exact", "bf16", "int8"), key=lambda sync: rates[sync])
     assert plan.chosen.hosts == ("a",)
-    assert verdict(plan).endswith(together)
+    assert verdict(plan).endswith(f"{format_count(round(rates[together]))} with --sync {together}")
 
 
 def test_what_does_not_fit_is_not_chosen_while_something_does(
