@@ -5,7 +5,7 @@ They are state: a checkpoint keeps them, and a run that goes on from it uses the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -36,10 +36,12 @@ class LateGradients:
             state.register(f"{LATE_GRADIENT}/{number}", mine, Owned(bucket.owner), like)
         state.register(LATE_HEAD_GRADIENT, self.head, Replicated())
 
-    def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Take over what a checkpoint has of the lm_head; nothing is zeros.
+    def load(self, head: Mapping[str, Tensor], matrices: Iterable[Mapping[str, Tensor]]) -> None:
+        """Take over the lm_head's, if a checkpoint has all that wait here; else it stays zeros.
 
-        Raises RuntimeError where it is of another size.
+        head, matrices: what is saved of each parameter. Raises RuntimeError where the lm_head's is
+        of another size.
         """
-        if LATE_GRADIENT in saved:
-            self.head.copy_(saved[LATE_GRADIENT].view(self.head.shape))
+        waiting = [head, *(matrices if self.matrices is not None else ())]
+        if all(LATE_GRADIENT in each for each in waiting):
+            self.head.copy_(head[LATE_GRADIENT].view(self.head.shape))

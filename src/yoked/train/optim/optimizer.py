@@ -206,7 +206,7 @@ class MuonAdamW:
                 self.exp_avg_sq[name].copy_(entry["exp_avg_sq"])
                 self.num_updates = int(entry["step"])
             if self.late is not None:
-                self.late.load(state["adamw"][HEAD])
+                self.late.load(state["adamw"][HEAD], state["muon"].values())
             for number, bucket in enumerate(self.buffers.buckets):
                 entries = [state["muon"][name] for name in bucket.names]
                 for name, key, like, mine in (

@@ -191,16 +191,23 @@ def test_no_gradient_waits_while_the_rate_is_raised_and_in_the_last_steps(steps,
     assert [step for step in range(steps) if step in found] == list(late)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_goes_on_from_a_state_without_late_gradients_begins_on_time(way):
-    exact, late = (TINY.trainer(Communicator(), [1.0], sync) for sync in ("exact", way))
+@pytest.mark.parametrize(
+    ("before", "way"), [("exact", "late-head"), ("exact", "late"), ("late-head", "late")]
+)
+def test_a_run_that_goes_on_from_a_state_without_its_late_gradients_begins_on_time(before, way):
+    first, exact, late = (
+        TINY.trainer(Communicator(), [1.0], sync) for sync in (before, "exact", way)
+    )
     for step in range(3):
-        exact.step(step)
-    exact.drain()
-    saved = late.optimizer.load(exact.optimizer.state_dict(exact.state.gather()))
-    assert all(not saved[f"{LATE_GRADIENT}/{n}"].any() for n in range(len(late.buffers.buckets)))
-    for name, parameter in late.buffers.parameters.items():
-        parameter.data.copy_(exact.buffers.parameters[name])
+        first.step(step)
+    first.drain()
+    whole = first.state.gather()
+    for trainer in (exact, late):
+        saved = trainer.optimizer.load(first.optimizer.state_dict(whole))
+        buckets = range(len(late.buffers.buckets))
+        assert all(not saved[f"{LATE_GRADIENT}/{number}"].any() for number in buckets)
+        for name, parameter in trainer.buffers.parameters.items():
+            parameter.data.copy_(first.buffers.parameters[name])
 
     for trainer in (exact, late):
         trainer.step(3)
