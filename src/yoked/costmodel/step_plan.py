@@ -82,7 +82,7 @@ class StepPlan:
 
 
 def safe_syncs(shape: ModelShape, tokens: int) -> tuple[str, ...]:
-    """What may be chosen for this model, and so many tokens a step: its loss is known."""
+    """Values of `--sync` that auto may choose for this model and so many tokens a step."""
     is_known = shape.n_layer in LATE_HEAD_DEPTHS and tokens in LATE_HEAD_TOKENS
     return tuple(
         sync

@@ -30,7 +30,7 @@ def rows_compression(compression: str, widths: Iterable[int]) -> str:
 
 
 class Delays(NamedTuple):
-    """Whose gradients a step uses of the step before."""
+    """Which gradients a step takes from the step before."""
 
     head: bool
     matrices: bool
@@ -40,7 +40,7 @@ ON_TIME = Delays(head=False, matrices=False)
 
 
 def delays_of(sync: str) -> Delays:
-    """Whose gradients are late."""
+    """Which gradients are late with this `--sync`."""
     way = sync.partition(":")[0]
     return Delays(head=way in (LATE_HEAD, LATE), matrices=way == LATE)
 

@@ -94,7 +94,7 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
 
 
 def _offers(plan: Plan) -> list[str]:
-    """What would be faster, and is chosen by name alone: of all, and of what loses little."""
+    """Faster ways that auto may not choose: of all, and without int4 and late matrices."""
     little = [
         each
         for each in plan.candidates

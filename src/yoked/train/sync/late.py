@@ -174,10 +174,6 @@ class LateHeadSync(SameStepSync):
         else:
             super()._send_rows()
 
-    def _send_head(self) -> None:
-        if not self._holds_back:
-            super()._send_head()
-
     def head_gradient(self) -> Tensor:
         """This step's, or that of the step before."""
         if self._is_late:
@@ -279,7 +275,7 @@ class LateSync(LateHeadSync):
 
     def _send_late(self) -> None:
         self._send_matrices()  # which are waited for first
-        self._send_head()
+        super()._send_late()
 
     def wait_parameters(self) -> None:
         """Until matrices are those of the last step, on all ranks the same bytes."""
