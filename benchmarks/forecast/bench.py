@@ -63,8 +63,7 @@ LATE_PAIRS = (
 class Case:
     """One combination. error: of the forecast, 0.1: it promised a tenth too much.
 
-    planned, auto: compression and lm_head that the plan and `--sync auto` choose for these tokens;
-    planned is empty where the plan leaves a host at home.
+    planned, auto: compression and lm_head that the plan and `--sync auto` choose for these tokens.
     """
 
     pair: str
@@ -80,10 +79,6 @@ class Case:
     @property
     def error(self) -> float:
         return self.forecast / self.measured - 1
-
-    @property
-    def is_chosen_alike(self) -> bool:
-        return self.planned in ([], self.auto)
 
 
 def run_pair(pair: Pair, options: argparse.Namespace, scratch: Path) -> list[Case]:
@@ -141,9 +136,12 @@ def measure(
         measured_s={
             name: getattr(runs[-1], name) for name in ("step_s", "compute_s", "comm_s", "wait_s")
         },
-        planned=[plan["chosen"][name] for name in ("sync", "lm_head")]
-        if not plan["leave_at_home"]
-        else [],
+        # `chosen` may leave a host at home; the run has all of them.
+        planned=next(
+            [each["sync"], each["lm_head"]]
+            for each in plan["candidates"]
+            if each["sync"] == plan["chosen"]["sync"]
+        ),
         auto=[auto[name] for name in ("sync", "lm_head")],
     )
 
@@ -160,7 +158,7 @@ def yoked(*words: str, scratch: Path) -> dict[str, Any]:
 
 
 def line(case: Case) -> str:
-    same = "" if case.is_chosen_alike else f"; plan {case.planned}, auto {case.auto}"
+    same = "" if case.auto == case.planned else f"; plan {case.planned}, auto {case.auto}"
     return (
         f"{case.pair:16} {case.sync:14} {case.tokens:6} tokens a step: forecast "
         f"{case.forecast:6.0f}, measured {case.measured:6.0f} tokens/s, off {case.error:+.1%}{same}"
@@ -224,7 +222,7 @@ def main() -> int:
                 os.environ.update(before)
     errors = [abs(case.error) for case in cases]
     median, worst = statistics.median(errors), max(errors)
-    alike = sum(case.is_chosen_alike for case in cases)
+    alike = sum(case.auto == case.planned for case in cases)
     allowed = LATE_MEDIAN_ALLOWED if options.late else MEDIAN_ALLOWED
     print(f"median error {median:.1%} (allowed {allowed:.0%}), worst {worst:.1%} (allowed 15%)")
     print(f"plan and --sync auto choose alike in {alike} of {len(cases)}")
