@@ -238,9 +238,9 @@ def untouched(flags: list[str], runs_dir: Path, ranks: int) -> None:
 
 
 def strays(folder: Path) -> list[str]:
-    """Files and folders that no finished run has."""
+    """Files and folders that no finished run has (docs/reference/run-folder.md)."""
     known = {"run.json", "result.json", "metrics.jsonl", "events.jsonl", "checkpoints"}
-    known |= {"loss.png", "loss.svg", ".yoked-run"}
+    known |= {"diagnosis.jsonl", "doctor.json", "loss.png", "loss.svg", ".yoked-run"}
     found = [path.name for path in folder.iterdir() if path.name not in known]
     models = folder / "checkpoints" / "base_checkpoints"
     for path in models.glob("*/*"):

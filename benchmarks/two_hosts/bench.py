@@ -5,8 +5,9 @@ usage: bench.py [--link 1gbit] [--tokens 2048] [--sync exact] [--dtype float32] 
                 [--smoke]
 
 A round is: each host alone, both at the same time; nanochat on both, with --nanochat; PyTorch's
-own DDP alone and on both, with --ddp; both with yoked, once for each --sync; and each host alone
-again, which also begins the next round. With --losses, runs of --steps steps by one process and by
+own DDP alone and on both, with --ddp; both with yoked, once for each --sync, and in exact on a
+network as fast as the machine, with --unshaped; and each host alone again, which also begins the
+next round. With --losses, runs of --steps steps by one process and by
 both hosts are compared by their loss instead.
 As root; each configuration has a file in results/.
 """
@@ -28,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import nanochat_side as side  # noqa: E402
-from stage import HOSTS, WARM_UP_STEPS, Run, Stage  # noqa: E402
+from stage import HOSTS, UNSHAPED, WARM_UP_STEPS, Run, Stage  # noqa: E402
 
 from yoked.costmodel.model_shape import ModelShape, count_parameters  # noqa: E402
 from yoked.lab.topology import parse_rate  # noqa: E402
@@ -38,6 +39,8 @@ RESULTS = HERE / "results"
 LAST_STEPS = 20
 ALONE = "one process"
 VOCABULARY = 32_768  # yoked's default
+# What each arm is compared with besides the hosts alone.
+OTHERS = {"nanochat": "nanochat", "ddp": "ddp", "unshaped": UNSHAPED}
 DDP_STEPS = 5  # on a slow link one takes a quarter of a minute
 
 
@@ -56,6 +59,8 @@ def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any
         if options.ddp:
             turn += stage.ddp(min(options.steps, DDP_STEPS))
         turn += [stage.together(sync, options.steps) for sync in options.sync]
+        if options.unshaped:
+            turn.append(stage.unshaped(options.steps))
         alone = stage.both_alone(options.steps)
         turn += alone
         rounds.append(turn)
@@ -118,10 +123,10 @@ def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
         for name in ("compute_s", "comm_s", "wait_s"):
             by_rank = zip(*(getattr(run, name) for run in runs), strict=True)
             ours[name] = [statistics.median(values) for values in by_rank]
-        for other in ("nanochat", "ddp"):
+        for name, other in OTHERS.items():
             if other in by_arm[0]:
                 ratios = [each[arm] / each[other] for each in by_arm]
-                ours[f"over_{other}"] = statistics.median(ratios)
+                ours[f"over_{name}"] = statistics.median(ratios)
         summary[arm] = ours
     return summary
 
@@ -212,7 +217,8 @@ def _facts(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     checkout = options.nanochat and side.Checkout.open(options.nanochat, stage.scratch)
     return {
         "configuration": {name: getattr(options, name) for name in names}
-        | {"train": options.train_flags},
+        | {"train": options.train_flags}
+        | ({"wifi": options.wifi} if options.wifi else {}),
         "machine": side.machine_facts(),
         "nanochat": checkout.commit() if checkout else None,
     }
@@ -235,7 +241,7 @@ def report(result: dict[str, Any]) -> None:
     print(f"rho {result['rho']:.2g}")
     for arm, figures in result["summary"].items():
         ratios = ", ".join(f"{ratio:.2f}" for ratio in figures["speedups"])
-        over = {name: figures.get(f"over_{name}") for name in ("nanochat", "ddp")}
+        over = {name: figures.get(f"over_{name}") for name in OTHERS}
         print(
             f"{arm:16} {figures['tokens_per_second']:7.0f} tokens/s, "
             f"{figures['speedup']:.2f}x the faster host alone (by round: {ratios}), "
@@ -243,6 +249,11 @@ def report(result: dict[str, Any]) -> None:
             f"undisturbed {figures['undisturbed']:.2f}x"
             + "".join(f", {ratio:.2f}x {name}" for name, ratio in over.items() if ratio)
         )
+
+
+def settings(text: str) -> dict[str, str]:
+    """KEY=VALUE,KEY=VALUE."""
+    return dict(each.split("=", 1) for each in text.split(","))
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -260,6 +271,15 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", help="a folder or a data set (default: the embedded corpus)")
     parser.add_argument("--nanochat", type=Path, help="a checkout: measure it on both hosts too")
     parser.add_argument("--ddp", action="store_true", help="measure PyTorch's DDP on both too")
+    parser.add_argument(
+        "--unshaped", action="store_true", help="measure exact on an unshaped network too"
+    )
+    parser.add_argument(
+        "--wifi",
+        type=settings,
+        default={},
+        help="of beta's link, such as delay=4ms,jitter=3ms,loss=0.2%%",
+    )
     parser.add_argument("--losses", action="store_true", help="compare losses instead of speeds")
     parser.add_argument("--seeds", default="42,43,44", help="of --losses")
     parser.add_argument("--add", action="store_true", help="rounds to those of an earlier result")
@@ -307,7 +327,8 @@ def result_path(options: argparse.Namespace) -> Path:
     """The file of a configuration."""
     kind = "losses" if options.losses else "speed"
     speeds = "to".join(f"{speed:g}" for speed in options.speeds)
-    return RESULTS / f"{kind}-{options.link}-{options.tokens}-{options.dtype}-{speeds}.json"
+    link = "-".join([options.link, *(f"{key}-{value}" for key, value in options.wifi.items())])
+    return RESULTS / f"{kind}-{link}-{options.tokens}-{options.dtype}-{speeds}.json"
 
 
 def keep(result: dict[str, Any], options: argparse.Namespace) -> None:
@@ -323,7 +344,7 @@ def main() -> int:
         scratch = Path(folder).resolve()
         prepare_data(scratch, options)
         result = None
-        with Stage.up(scratch, options) as stage:
+        with Stage.up(scratch, options, options.wifi) as stage:
             try:
                 for result in (compare_losses if options.losses else measure)(stage, options):
                     if not options.smoke:

@@ -9,25 +9,29 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import nanochat_side as side
 from watch import LineCount, Watch
 
+from yoked.costmodel.step_plan import EXACT
 from yoked.fleet.file import read_fleet
 from yoked.fleet.trust import remember
 from yoked.journal import read
+from yoked.lab import boot, shaping, tools
 from yoked.lab.lab import Lab
+from yoked.lab.topology import Interface, Shape
 from yoked.lab.topology_load import load
 from yoked.report.bench_table import concurrent_steps
 
 COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 YOKED = [sys.executable, "-c", COMMAND]
 HOSTS = ("alpha", "beta")
+UNSHAPED = "yoked, exact, unshaped"
 STATE = Path.home() / ".local" / "state" / "yoked"
 WARM_UP_STEPS = 3
 SEED = 42
@@ -93,11 +97,15 @@ class Run:
         return self.tokens_a_step / statistics.median(self.step_s)
 
 
-def topology_text(link: str, speeds: Sequence[float]) -> str:
-    """Two hosts at a switch. speeds: relative to each other; the fastest has its whole core."""
+def topology_text(link: str, speeds: Sequence[float], wifi: Mapping[str, str]) -> str:
+    """Two hosts at a switch. speeds: relative to each other; the fastest has its whole core.
+
+    wifi: the last one's delay, jitter and loss, as a topology file has them.
+    """
     lines = ["[[network]]", 'name = "lan"', 'subnet = "192.168.77.0/24"', f'rate = "{link}"']
     for name, speed in zip(HOSTS, speeds, strict=True):
         lines += ["[[host]]", f'name = "{name}"', f"speed = {speed / max(speeds):.4f}"]
+    lines += [f'{key} = "{value}"' for key, value in wifi.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -111,10 +119,12 @@ class Stage:
 
     @classmethod
     @contextmanager
-    def up(cls, scratch: Path, options: argparse.Namespace) -> Iterator[Stage]:
-        """Bring the lab up; it ends with this process."""
+    def up(
+        cls, scratch: Path, options: argparse.Namespace, wifi: Mapping[str, str] | None = None
+    ) -> Iterator[Stage]:
+        """Bring the lab up; it ends with this process. wifi: as `topology_text` has it."""
         file = scratch / "two-hosts.toml"
-        file.write_text(topology_text(options.link, options.speeds))
+        file.write_text(topology_text(options.link, options.speeds, wifi or {}))
         # The person's own labs, runs and connections go on.
         os.environ["YOKED_STATE"] = str(scratch / "state")
         os.environ["XDG_RUNTIME_DIR"] = str(scratch)
@@ -155,6 +165,22 @@ class Stage:
         # A step's line is written when the next one has ended, and the last with the one before.
         sent = watch.bytes_a_step("alpha", 2, steps - 2)
         return self._take_in(f"yoked, {sync}", HOSTS, run, range(1, steps), sent)
+
+    def unshaped(self, steps: int) -> Run:
+        """Both hosts on one run, exact, while the network is as fast as the machine."""
+        self._shape_links(lambda interface: Shape())
+        try:
+            run = self.together(EXACT, steps)
+        finally:
+            self._shape_links(lambda interface: interface.shape)
+        return replace(run, arm=UNSHAPED)
+
+    def _shape_links(self, shape_of: Callable[[Interface], Shape]) -> None:
+        for spec in self.lab.topology.hosts:
+            host = self.lab.host(spec.name)
+            boot.shape_host(self.lab, spec, host.inside, shape_of)
+            for each in spec.joined:
+                tools.run_ip(host, shaping.batching(each.name, shape_of(each), one_by_one=False))
 
     def both_alone(self, steps: int) -> list[Run]:
         """A run on each host by itself, both at the same time. steps: of the faster one."""
