@@ -43,8 +43,6 @@ LATES = tuple(delayed(way, name) for way in (LATE_HEAD, LATE) for name in COMPRE
 SYNCS = (*COMPRESSIONS, *LATES)
 # Shown, but never chosen: its effect on the loss must be looked at first.
 OPT_IN = "int4"
-# Where `late-head` costs less than 0.2% of the loss, of three seeds: benchmarks/late_sync.
-LATE_HEAD_DEPTHS, LATE_HEAD_TOKENS = (4,), (2_048,)
 # What another way must be faster by: one that loses more, that all ranks must meet for in mid-step,
 # that moves weights between ranks, or that a library other than the default computes.
 MIN_SPEEDUP = 1.03
@@ -52,6 +50,29 @@ MIN_SPEEDUP = 1.03
 MAX_LAYER_GROUPS = 8
 # 10 Gbit/s: there the gradients of a model for one GPU need less time than its backward pass.
 NCCL_BYTES_PER_S = 1.25e9
+
+
+@dataclass(frozen=True)
+class DelayLoss:
+    """What a delay costs of the loss at this depth and so many tokens a step, of three seeds.
+
+    Source: benchmarks/late_sync.
+    """
+
+    cost: str
+    depth: int
+    least_tokens: int
+    most_tokens: int
+
+    def was_measured(self, shape: ModelShape, tokens: int) -> bool:
+        """Whether that is known of this model and so many tokens a step."""
+        return shape.n_layer == self.depth and self.least_tokens <= tokens <= self.most_tokens
+
+
+DELAY_LOSSES = {
+    LATE_HEAD: DelayLoss("less than 0.2%", 4, 2_048, 16_384),
+    LATE: DelayLoss("0.3%", 4, 2_048, 2_048),
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +104,7 @@ class StepPlan:
 
 def safe_syncs(shape: ModelShape, tokens: int) -> tuple[str, ...]:
     """Values of `--sync` that auto may choose for this model and so many tokens a step."""
-    is_known = shape.n_layer in LATE_HEAD_DEPTHS and tokens in LATE_HEAD_TOKENS
+    is_known = DELAY_LOSSES[LATE_HEAD].was_measured(shape, tokens)
     return tuple(
         sync
         for sync in SYNCS

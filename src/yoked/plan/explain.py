@@ -7,15 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
-from yoked.costmodel.work import LATE, LATE_HEAD, compression_of, delays_of, is_late
+from yoked.costmodel.step_plan import DELAY_LOSSES, EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
+from yoked.costmodel.work import compression_of, delays_of, is_late
 from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan, PlanRequest, least_lossy
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
 MIN_WAIT_FRACTION = 0.02
-# What a delay costs of the loss, at this depth and these tokens a step (benchmarks/late_sync).
-DELAY_MEASURED = 4, 2048, {LATE_HEAD: "less than 0.2%", LATE: "0.3%"}
 # Defaults of `yoked probe` that do not depend on the device.
 _PROBE_DEFAULTS = {"--aspect-ratio": 64, "--vocab-size": 32_768}
 
@@ -118,11 +116,14 @@ def _offers(plan: Plan) -> list[str]:
 
 def _late_loss(request: PlanRequest, way: str) -> str:
     """The measured cost of a delay, and whether it was measured for this size."""
-    depth, tokens, costs = DELAY_MEASURED
-    said = f"at depth {depth} and {tokens:,} tokens a step the delay costs {costs[way]} of the loss"
-    if (request.shape.n_layer, request.tokens_per_step) == (depth, tokens):
-        return said
-    return f"{said}; here it was not measured"
+    known = DELAY_LOSSES[way]
+    tokens = f"{known.least_tokens:,}"
+    if known.most_tokens > known.least_tokens:
+        tokens += f" to {known.most_tokens:,}"
+    said = f"at depth {known.depth} and {tokens} tokens a step the delay costs {known.cost} of"
+    if known.was_measured(request.shape, request.tokens_per_step):
+        return f"{said} the loss"
+    return f"{said} the loss; here it was not measured"
 
 
 def _memory_shortage(host: str, need: float, plan: Plan) -> str:

@@ -124,8 +124,11 @@ def test_a_delay_that_gains_less_than_3_percent_is_not_shown(
 
 def test_what_is_chosen_unnamed_has_a_known_loss(anchor: ModelShape) -> None:
     on_time = ("exact", "bf16", "int8")
-    assert safe_syncs(anchor, 2048) == (*on_time, "late-head", "late-head:bf16", "late-head:int8")
-    assert safe_syncs(anchor, 512) == on_time
+    for tokens in (2048, 8192, 16_384):
+        head_late = ("late-head", "late-head:bf16", "late-head:int8")
+        assert safe_syncs(anchor, tokens) == (*on_time, *head_late)
+    for tokens in (1024, 32_768):
+        assert safe_syncs(anchor, tokens) == on_time
     assert safe_syncs(replace(anchor, n_layer=6), 2048) == on_time
 
 

@@ -86,12 +86,21 @@ def test_exact_sync_is_kept_where_the_network_hides_behind_the_computation():
     assert "118 MB/s" in choice.reason
 
 
-def test_a_slow_network_gets_the_smallest_payload():
+def test_a_slow_network_gets_the_smallest_payload_and_the_lm_head_a_step_late():
     choice = sync_of(GBIT / 30)
+
+    assert choice.value == "late-head:int8"
+    step_s = [choice.measured[f"{way}_step_s"] for way in ("late_head_int8", "int8", "exact")]
+    assert step_s == sorted(step_s)
+    assert "exact" in choice.reason
+
+
+def test_a_slow_network_gets_the_smallest_payload_alone_where_a_delay_was_not_measured():
+    choice = sync_of(GBIT / 30, (64, 64))
 
     assert choice.value == "int8"
     assert choice.measured["int8_step_s"] < choice.measured["exact_step_s"]
-    assert "exact" in choice.reason
+    assert not any("late" in name for name in choice.measured)
 
 
 @pytest.mark.parametrize("rows", [2, 16, 64])
