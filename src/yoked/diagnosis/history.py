@@ -99,16 +99,21 @@ class RankHistory:
     doing: Activity | None = None
     since_s: float = 0.0
     longest_s: dict[Activity, float] = field(default_factory=dict)
+    looks: deque[tuple[float, Activity]] = field(default_factory=lambda: deque(maxlen=_LOOKS_KEPT))
     taken: deque[Step] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
     memory: MemoryTrace = field(default_factory=MemoryTrace)
     learning: Learning | None = None
     _mark: object = None
     _delayed_s: float | None = None
 
-    def take(self, rank: RankVitals, recorded: Recorded, now_s: float) -> None:
+    def take(self, rank: RankVitals, now_s: float) -> None:
         """Learn from a newer look at it."""
-        self.learning = recorded.learning or self.learning
         doing = activity_of(rank)
+        self.looks.append((now_s, doing))
+        recorded = rank.recorded
+        if recorded is None:
+            return
+        self.learning = recorded.learning or self.learning
         if doing != self.doing:
             if self.doing is not None:
                 took_s = now_s - self.since_s
@@ -232,8 +237,7 @@ class RunHistory:
         host.looks.append((now_s, vitals))
         for rank in vitals.ranks:
             known = self.ranks[rank.rank]
-            if rank.recorded is not None:
-                known.take(rank, rank.recorded, now_s)
+            known.take(rank, now_s)
             known.memory.take(Sample(now_s, known.steps, rank.memory_bytes))
         for ended in vitals.ended:
             if ended.learning is not None:

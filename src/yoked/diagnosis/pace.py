@@ -12,7 +12,6 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from yoked.diagnosis.activity import activity_of
 from yoked.diagnosis.history import (
     HostHistory,
     LinkPace,
@@ -186,7 +185,7 @@ def _pace(
             ranks[rank] = RankPace(
                 statistics.median(step.cpu_s for step in steps),
                 statistics.median(step.delayed_s for step in steps),
-                _loading(looks[history.node_of(rank)], rank),
+                _loading(history.ranks[rank], looks[history.node_of(rank)]),
             )
     for node, seen in enumerate(looks):
         links.update(_link_paces(node, seen))
@@ -215,9 +214,12 @@ def _looks(
     return known if len(known) >= _LOOKS else looks
 
 
-def _loading(looks: Sequence[tuple[float, Vitals]], rank: int) -> float:
-    """Share of the looks at a rank in which it loaded data."""
-    doing = [activity_of(each) for _, look in looks for each in look.ranks if each.rank == rank]
+def _loading(rank: RankHistory, looks: Sequence[tuple[float, Vitals]]) -> float:
+    """Share of these looks at a rank in which it loaded data."""
+    if not looks:
+        return 0.0
+    first_s, last_s = looks[0][0], looks[-1][0]
+    doing = [each for at_s, each in rank.looks if first_s <= at_s <= last_s]
     return doing.count("loading data") / len(doing) if doing else 0.0
 
 

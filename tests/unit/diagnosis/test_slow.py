@@ -450,6 +450,17 @@ def test_waiting_for_a_slow_link_costs_all_ranks_time_of_their_own() -> None:
     assert Run().steps_until_told(change)[0].code == "link-slow"
 
 
+@pytest.mark.parametrize(("looks_after", "least", "most"), [(0, 0.4, 0.6), (12, 0.0, 0.0)])
+def test_of_how_many_of_the_newest_looks_a_rank_loaded_data_is_known(
+    looks_after: int, least: float, most: float
+) -> None:
+    run = Run()
+    phases = ["training"] * 40 + ["loading", "training"] * 6 + ["training"] * looks_after
+    for run.phase in phases:
+        run.look()
+    assert least <= pace_now(run.told.history).ranks[1].loading <= most
+
+
 @pytest.mark.parametrize(("step_s", "cpu_s", "more"), [(1.0, 0.5, False), (0.6, 0.55, True)])
 def test_ranks_do_more_only_where_that_explains_the_longer_step(
     step_s: float, cpu_s: float, more: bool
