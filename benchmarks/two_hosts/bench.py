@@ -1,14 +1,14 @@
 """Two lab hosts of one core each against one of them, in turns: A B A B.
 
 usage: bench.py [--link 1gbit] [--tokens 2048] [--sync exact] [--dtype float32] [--rounds 3]
-                [--steps 14] [--speeds 1:1] [--nanochat CHECKOUT] [--ddp] [--losses] [--add]
-                [--smoke]
+                [--steps 14] [--speeds 1:1] [--wifi delay=4ms,jitter=3ms,loss=0.2%] [--unshaped]
+                [--nanochat CHECKOUT] [--ddp] [--losses] [--add] [--smoke]
 
 A round is: each host alone, both at the same time; nanochat on both, with --nanochat; PyTorch's
-own DDP alone and on both, with --ddp; both with yoked, once for each --sync, and in exact on a
-network as fast as the machine, with --unshaped; and each host alone again, which also begins the
-next round. With --losses, runs of --steps steps by one process and by
-both hosts are compared by their loss instead.
+own DDP alone and on both, with --ddp; both with yoked, once for each --sync, and, with --unshaped,
+in exact on a network as fast as the machine; and each host alone again, which also begins the next
+round. With --losses, runs of --steps steps by one process and by both hosts are compared by their
+loss instead.
 As root; each configuration has a file in results/.
 """
 
@@ -297,6 +297,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     options.steps = options.steps or (6 if options.smoke else 300 if options.losses else 14)
     if options.steps < WARM_UP_STEPS:
         parser.error(f"--steps: {WARM_UP_STEPS} at least, the first does not count")
+    if options.unshaped and options.wifi:
+        parser.error("--unshaped: not with --wifi, which delays the link whatever its rate")
     options.sync = options.sync.split(",")
     options.seeds = [int(seed) for seed in options.seeds.split(",")]
     try:
