@@ -39,6 +39,9 @@ _BACKOFF = 2
 # Where packets were lost before, a few more of them double it too: there it takes some 6 s. So many
 # seconds before are looked at; of few packets one or two may have been sent again in vain.
 _BACKOFF_OF_LOSSY, _LOST_BEFORE_S, _FEW_PACKETS = 5, 10.0, 1000
+# So many bytes a second are a step's, and not somebody's word that he is there. A wait for them is
+# told of when it has lasted.
+_FLOWS, _FLOWS_S = 16_384.0, 10.0
 # Of a core: less is a thread that looks round now and then, such as the recorder.
 _IDLE_CORES = 0.05
 _LOOK_BACK_S = 1.5
@@ -160,8 +163,18 @@ def _held_up(history: RunHistory, waits: Mapping[int, Wait], pace: Pace) -> list
     links = links or [*slow_links(history, pace, longest.age_s)]
     if links or standing:
         return links
+    return _unexplained(history, waits, longest)
+
+
+def _unexplained(history: RunHistory, waits: Mapping[int, Wait], longest: Wait) -> list[Cause]:
+    """All ranks wait, and nothing is wrong with any host or link."""
+    rate = _bytes_per_s(history)
+    if rate >= _FLOWS and longest.age_s < _FLOWS_S:
+        # They wait for bytes that come: a run's first steps may be long, on a slow network.
+        return []
     nodes = tuple(dict.fromkeys(history.node_of(rank) for rank in sorted(behind(waits) or waits)))
-    return [Cause("cannot-tell", nodes, longest.age_s, "likely", params={"what": longest.what})]
+    params = {"what": longest.what, "bytes_per_s": rate if rate >= _FLOWS else 0.0}
+    return [Cause("cannot-tell", nodes, longest.age_s, "likely", params=params)]
 
 
 def _ended_early(history: RunHistory, rank: int, longest: Wait) -> Cause | None:
@@ -379,6 +392,19 @@ def _arrives(history: RunHistory, at: int, source: int) -> bool:
 
 
 # ---- figures
+
+
+def _bytes_per_s(history: RunHistory) -> float:
+    """What the ranks were sent lately, on the link on which most came."""
+    rates = [0.0]
+    for host in history.hosts:
+        looks = host.since(history.now_s, _LOOK_BACK_S)
+        for link in host.last.links if host.last else ():
+            seen = [(at_s, then) for at_s, look in looks if (then := _link(look, link.node))]
+            if seen and seen[-1][0] > seen[0][0]:
+                grown = seen[-1][1].received_bytes - seen[0][1].received_bytes
+                rates.append(grown / (seen[-1][0] - seen[0][0]))
+    return max(rates)
 
 
 def _sure(since_s: float, from_s: float) -> Certainty:

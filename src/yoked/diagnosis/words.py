@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from yoked.diagnosis.cause import SAME_CALLS, SAME_GROUPS, SAME_STEPS, Cause, Code
 from yoked.text import one_line
-from yoked.units import format_duration, listed
+from yoked.units import format_bytes_per_s, format_duration, listed
 
 
 class Words(NamedTuple):
@@ -274,11 +274,20 @@ def _percent(share: object) -> str:
 
 def _cannot_tell(cause: Cause, hosts: Sequence[str]) -> Words:
     del hosts
-    what = (
+    waits = (
         f"all ranks wait in {one_line(str(cause.params['what']))} for "
-        f"{format_duration(cause.since_s)}, both ends are heard, and nothing tells why"
+        f"{format_duration(cause.since_s)}"
     )
-    return Words(what, ("yoked diagnose --stacks    has the stacks of all ranks",))
+    rate = cause.params["bytes_per_s"]
+    assert isinstance(rate, float)
+    if rate:
+        what = f"{waits}, and bytes come, {format_bytes_per_s(rate)}: the network takes so long"
+        fix = "yoked probe    measures the network; `yoked plan` then says what sends less"
+        return Words(what, (fix,))
+    return Words(
+        f"{waits}, both ends are heard, and nothing tells why",
+        ("yoked diagnose --stacks    has the stacks of all ranks",),
+    )
 
 
 def _place(cause: Cause) -> str:

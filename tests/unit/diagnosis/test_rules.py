@@ -579,6 +579,33 @@ def test_a_host_tells_of_its_own_ranks_and_of_links_to_other_hosts_alone() -> No
     assert (cause.code, cause.rank, cause.link) == ("cannot-tell", None, None)
 
 
+@pytest.mark.parametrize(
+    ("bytes_per_s", "from_s", "said"),
+    [
+        pytest.param(2_400_000, 10.0, "bytes come, 2.40 MB/s", id="a-slow-network"),
+        pytest.param(1_000, 1.0, "nothing tells why", id="a-word-now-and-then"),
+    ],
+)
+def test_ranks_whose_bytes_come_are_told_of_when_that_has_lasted(
+    bytes_per_s: int, from_s: float, said: str
+) -> None:
+    def look(age_s: float) -> tuple[Vitals, ...]:
+        received = 10**9 + int(bytes_per_s * age_s)
+        return tuple(
+            alive(
+                rank(node, cpu_s=3.6, recorded=in_collective(77, age_s)),
+                links=(link(1 - node, received_bytes=received),),
+            )
+            for node in (0, 1)
+        )
+
+    cause, after_s = first_told(look, limit_s=15.0)
+
+    assert cause.code == "cannot-tell"
+    assert from_s <= after_s < from_s + 2.0
+    assert said in words_of(cause, ["alpha", "beta"]).what
+
+
 def test_absent_records_are_no_evidence() -> None:
     silent = alive(rank(1, cpu_s=3.6, recorded=None))
     for told in (silent, Vitals(0, 0)):
