@@ -54,9 +54,9 @@ NCCL_BYTES_PER_S = 1.25e9
 
 @dataclass(frozen=True)
 class DelayLoss:
-    """What a delay costs of the loss at this depth and so many tokens a step, of three seeds.
+    """How much higher the loss is with a delay, measured with three seeds (benchmarks/late_sync).
 
-    Source: benchmarks/late_sync.
+    depth: of the model. least_tokens, most_tokens: a step had, in what was measured.
     """
 
     cost: str
@@ -65,7 +65,7 @@ class DelayLoss:
     most_tokens: int
 
     def was_measured(self, shape: ModelShape, tokens: int) -> bool:
-        """Whether that is known of this model and so many tokens a step."""
+        """Whether a model of this depth was measured with about so many tokens a step."""
         return shape.n_layer == self.depth and self.least_tokens <= tokens <= self.most_tokens
 
 

@@ -395,7 +395,7 @@ def _arrives(history: RunHistory, at: int, source: int) -> bool:
 
 
 def _bytes_per_s(history: RunHistory) -> float:
-    """What the ranks were sent lately, on the link on which most came."""
+    """Bytes per second that ranks received lately, over the link that carried most."""
     rates = [0.0]
     for host in history.hosts:
         looks = host.since(history.now_s, _LOOK_BACK_S)

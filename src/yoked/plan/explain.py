@@ -120,10 +120,11 @@ def _late_loss(request: PlanRequest, way: str) -> str:
     tokens = f"{known.least_tokens:,}"
     if known.most_tokens > known.least_tokens:
         tokens += f" to {known.most_tokens:,}"
-    said = f"at depth {known.depth} and {tokens} tokens a step the delay costs {known.cost} of"
+    where = f"at depth {known.depth} and {tokens} tokens a step"
+    said = f"{where} the delay costs {known.cost} of the loss"
     if known.was_measured(request.shape, request.tokens_per_step):
-        return f"{said} the loss"
-    return f"{said} the loss; here it was not measured"
+        return said
+    return f"{said}; here it was not measured"
 
 
 def _memory_shortage(host: str, need: float, plan: Plan) -> str:
