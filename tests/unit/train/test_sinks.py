@@ -6,6 +6,7 @@ import json
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,26 +73,39 @@ def test_a_start_that_resumes_hides_in_tensorboard_what_it_takes_again(folder: P
 
 def test_wandb_has_offline_what_was_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
-    from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     said = told_of(("wandb",), folder)
 
     (file,) = (folder.parent / "wandb").glob("offline-run-*/run-*.wandb")
-    rows: list[dict[str, Any]] = []
-    for data in log_records(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            rows.append({
-                (item.key or ".".join(item.nested_key)): json.loads(item.value_json)
-                for item in items
-            })  # fmt: skip
+    rows = [
+        {
+            (item.key or ".".join(item.nested_key)): json.loads(item.value_json)
+            for item in record.history.item
+        }
+        for record in written_by_wandb(file)
+        if record.WhichOneof("record_type") == "history"
+    ]
     assert said == []
     losses = [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
     assert losses == [(step, 9.0 - step) for step in range(1, 6)]
     assert [(row["step"], row["val/bpb"]) for row in rows if "val/bpb" in row] == [(5, 1.5)]
+
+
+def written_by_wandb(file: Path) -> list[Any]:
+    """Its records up to the run's end. finish() does not wait until its service has closed them."""
+    from wandb.proto import wandb_internal_pb2
+
+    deadline = time.monotonic() + 30.0
+    while True:
+        records = []
+        for data in log_records(file.read_bytes()):
+            records.append(wandb_internal_pb2.Record())
+            records[-1].ParseFromString(data)
+        if records and records[-1].WhichOneof("record_type") == "exit":
+            return records
+        assert time.monotonic() < deadline, f"{len(records)} records, and no end of the run"
+        time.sleep(0.05)
 
 
 def log_records(content: bytes) -> Iterator[bytes]:
@@ -107,6 +121,8 @@ def log_records(content: bytes) -> Iterator[bytes]:
             place += 32_768 - place % 32_768
             continue
         length, kind = struct.unpack_from("<HB", content, place + 4)
+        if place + 7 + length > len(content):
+            return  # its end is not written yet
         parts += content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):
