@@ -4,7 +4,7 @@ Compares every case with one rank: the whole gradient (tables included) of the f
 of a later one on equal weights, and the loss of every step, in float32 and, as the yardstick,
 in float64, where the same code must agree to the rounding of float64.
 
-usage: bench.py [--steps 30] [--float64-steps 10] [--out FOLDER] [all flags of yoked train]
+usage: bench.py [--steps 30] [--float64-steps 10] [--out FILE] [all flags of yoked train]
 """
 
 from __future__ import annotations
