@@ -329,7 +329,8 @@ def result_path(options: argparse.Namespace) -> Path:
     """The file of a configuration."""
     kind = "losses" if options.losses else "speed"
     speeds = "to".join(f"{speed:g}" for speed in options.speeds)
-    link = "-".join([options.link, *(f"{key}-{value}" for key, value in options.wifi.items())])
+    wifi = [f"{key}-{value}".replace("%", "-percent") for key, value in options.wifi.items()]
+    link = "-".join([options.link, *wifi])
     return RESULTS / f"{kind}-{link}-{options.tokens}-{options.dtype}-{speeds}.json"
 
 
