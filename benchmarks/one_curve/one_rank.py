@@ -40,6 +40,7 @@ def in_float64(setup: RunSetup) -> RunSetup:
     compute = dataclasses.replace(
         setup.compute,
         dtype="float64",
+        tables_dtype="float64",
         layers=MatmulBackends(),
         head=MatmulBackends(),
         attention="sdpa",
