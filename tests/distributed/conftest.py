@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from yoked.agent import compiled
 from yoked.cli.output import Output
 from yoked.launch.here import LocalRun, run_here
 from yoked.report.loss_plot import Curve, read_curve
@@ -165,8 +166,10 @@ class Laboratory:
         return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        # torch sets the folder of its compiled code in a process that compiles: an earlier test.
+        own = {name: value for name, value in os.environ.items() if name != compiled.VARIABLE}
         return {
-            **os.environ,
+            **own,
             "PYTHONPATH": str(SOURCE),
             "YOKED_CACHE": str(self.cache),
             "YOKED_STATE": str(self.root / "state"),
