@@ -15,10 +15,7 @@ sys.path.append(str(BENCH))
 from cases import CASES, Case, case_named  # noqa: E402 - found by the line above
 from trial import blocked, broken, examine, is_named  # noqa: E402
 
-pytestmark = [
-    pytest.mark.lab_needs("nft", "sshd"),
-    pytest.mark.skipif(os.getuid() != 0, reason="cases are made by root"),
-]
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="cases are made by root")
 
 
 @pytest.fixture(autouse=True)

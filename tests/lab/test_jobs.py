@@ -71,7 +71,7 @@ def kill_ssh(host: LabHost) -> None:
     """End every ssh client of a host, the shared connections too."""
     for process in host.processes():
         # The one that is shared calls itself "ssh: SOCKET [mux]"; sshd is the server.
-        if process.command and process.command[0].partition(":")[0] == "ssh":
+        if process.program.partition(":")[0] == "ssh":
             os.kill(process.outer_pid, signal.SIGKILL)
 
 

@@ -18,10 +18,7 @@ from yoked.lab import faults
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
 
-pytestmark = [
-    pytest.mark.lab_needs("nft", "sshd"),
-    pytest.mark.skipif(os.getuid() != 0, reason="firewalls of the lab's hosts are root's"),
-]
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="firewalls of the lab's hosts are root's")
 
 Up = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -181,7 +181,7 @@ def test_a_connection_that_is_cut_is_made_anew(lab: Lab, watching: Watching) -> 
     sessions = [
         process.outer_pid
         for process in lab.host("alpha").processes()
-        if process.command[0].startswith("sshd: ") and "notty" in process.command[0]
+        if process.program.startswith("sshd: ") and "notty" in process.program
     ]
     assert sessions
     for session in sessions:

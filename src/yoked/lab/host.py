@@ -38,6 +38,11 @@ class HostProcess:
     state: str
     command: list[str]
 
+    @property
+    def program(self) -> str:
+        """The first word of its command; "": it has ended, or runs nothing yet."""
+        return self.command[0] if self.command else ""
+
 
 @dataclass(frozen=True)
 class LabHost:

@@ -150,6 +150,15 @@ class Acts:
         words = [self._python, "-c", program, *map(str, arguments)]
         return self.lab.host(host).run(words, **how).stdout.strip()
 
+    @contextlib.contextmanager
+    def program(self, host: str, program: str) -> Iterator[subprocess.Popen[str]]:
+        """A program in a host until the block ends, however it does."""
+        with self.lab.host(host).popen([self._python, "-c", program]) as running:
+            try:
+                yield running
+            finally:
+                running.kill()
+
     def call(
         self,
         source: str,

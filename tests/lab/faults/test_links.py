@@ -34,7 +34,6 @@ def test_a_cut_cable_has_no_carrier_and_carries_again_once_healed(acts: Any) -> 
     assert acts.call("beta", "alpha") == "passed"
 
 
-@pytest.mark.lab_needs("nft")
 def test_two_hosts_that_are_cut_apart_reach_only_the_third(acts: Any) -> None:
     acts.fault("cut", "alpha", "beta")
 

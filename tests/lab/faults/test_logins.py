@@ -8,12 +8,6 @@ from typing import Any
 
 import pytest
 
-from yoked.lab import ssh
-
-pytestmark = pytest.mark.skipif(
-    ssh.server_command() is None, reason="this machine has no sshd: hosts have none either"
-)
-
 
 def log_in(acts: Any, command: str, patience_s: float = 20) -> tuple[int, str, str]:
     """Status, output and errors of a command over ssh; a new connection each time."""

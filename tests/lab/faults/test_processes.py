@@ -51,10 +51,9 @@ def test_the_ssh_server_of_a_stopped_host_goes_on(acts: Any) -> None:
     servers = [
         each.pid
         for each in acts.lab.host("alpha").processes()
-        if each.parent == 1 and "sshd" in each.command[0]
+        if each.parent == 1 and "sshd" in each.program
     ]
-    if not servers:
-        pytest.skip("this machine has no sshd: hosts have none either")
+    assert servers
 
     acts.fault("stop", "alpha")
 
@@ -62,8 +61,7 @@ def test_the_ssh_server_of_a_stopped_host_goes_on(acts: Any) -> None:
 
 
 def test_one_process_is_stopped_and_goes_on(acts: Any) -> None:
-    program = acts.lab.host("alpha").popen(["python3", "-c", WAIT])
-    with program:
+    with acts.program("alpha", WAIT) as program:
         pid = int(program.stdout.readline())
 
         acts.fault("stop", "alpha", pid)
@@ -73,7 +71,6 @@ def test_one_process_is_stopped_and_goes_on(acts: Any) -> None:
         # It goes on, and is soon back at its wait.
         until(lambda: states(acts, "alpha")[pid] == "S", 5.0, 0.05)
         healed = states(acts, "alpha")[pid]
-        program.kill()
 
     assert (seen, others) == ("T", "passed")
     assert healed == "S"
@@ -105,11 +102,10 @@ def test_a_suspended_host_is_silent_with_its_link_up_and_wakes_as_it_was(acts: A
 def test_a_suspended_host_runs_nothing_meanwhile(acts: Any) -> None:
     count = (
         "import sys, time\nprint('counting', flush=True)\n"
-        "for _ in range(10**9): open('/tmp/count', 'w').write(str(_)) or time.sleep(0.001)"
+        "for _ in range(10**9): open('/tmp/count', 'w').write(str(_)); time.sleep(0.001)"
     )
-    counter = acts.lab.host("alpha").popen(["python3", "-c", count])
     file = Path(f"/proc/{acts.lab.host('alpha').pid}/root/tmp/count")
-    with counter:
+    with acts.program("alpha", count) as counter:
         counter.stdout.readline()
 
         def read() -> str:
@@ -122,7 +118,6 @@ def test_a_suspended_host_runs_nothing_meanwhile(acts: Any) -> None:
         acts.heal()
         while read() in ("", second):
             assert counter.poll() is None
-        counter.kill()
 
     assert first == second
 

@@ -131,7 +131,7 @@ class Stopped(Effect):
 def is_ssh_server(process: HostProcess) -> bool:
     """Whether it is what takes connections for ssh."""
     # Not those that serve a login: they are what a person started.
-    return process.parent == 1 and bool(process.command) and "sshd" in process.command[0]
+    return process.parent == 1 and "sshd" in process.program
 
 
 class Suspended(Effect):
