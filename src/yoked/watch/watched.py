@@ -55,7 +55,7 @@ class Watching:
         self._far = any(host.name != HERE for host in hosts.fleet.hosts)
         self._received: deque[tuple[float, int]] = deque()
         self._opened_bytes = self._counted_bytes = 0
-        self._due_s = 0.0
+        self._opened_s = self._due_s = 0.0
 
     def runs(self) -> list[RunRow]:
         """As `Watched` says."""
@@ -264,11 +264,13 @@ class Watching:
         if not self._opened_bytes:
             # The first look reads what there is by now, once.
             self._opened_bytes, received = received, 0
+            self._opened_s = now_s
         self._received.append((now_s, received))
         while self._received[0][0] < now_s - _MEAN_S:
             self._received.popleft()
         self._due_s = now_s + max(_LOOK_EVERY_S, received / MOST_BYTES_PER_S)
-        span_s = max(_LOOK_EVERY_S, now_s - self._received[0][0])
+        # What comes after a pause between looks is of the time before it, too.
+        span_s = min(_MEAN_S, max(_LOOK_EVERY_S, now_s - self._opened_s))
         rate = sum(count for _, count in self._received) / span_s
         return Cost(rate, MOST_BYTES_PER_S, self._opened_bytes)
 

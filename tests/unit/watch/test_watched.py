@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
 from yoked.watch import watched
 from yoked.watch.files import GrowingJournal, HostFiles, read_object
-from yoked.watch.watched import Watching
+from yoked.watch.view import Cost
+from yoked.watch.watched import MOST_BYTES_PER_S, Watching
 
 
 @pytest.fixture(scope="module")
@@ -208,3 +210,31 @@ def test_a_line_longer_than_all_is_passed_over(tmp_path: Path) -> None:
     for _ in range(5):
         journal.update()
     assert journal.objects == [{"n": 1}]
+
+
+def test_what_comes_after_a_pause_is_of_the_pause_too(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(runs, "six")
+    told = job("six", 0, [{"host": HERE, "ranks": 1}], run_dir=str(folder))
+    monkeypatch.setattr(Hosts, "records", lambda _: [Record("six", "x", {HERE: told})])
+    now_s, received = 0.0, 0
+    monkeypatch.setattr(watched.Agents, "received_bytes", property(lambda _: received))
+    fleet = Fleet("both", (Host(HERE), Host("away.invalid")), Path("yoked.toml"))
+    with (
+        reach_hosts(fleet, print) as hosts,
+        closing(Watching(hosts, runs, clock=lambda: now_s)) as watching,
+    ):
+        watching.choose("six")
+
+        def look(at_s: float, total: int) -> Cost:
+            nonlocal now_s, received
+            now_s, received = at_s, total
+            cost = watching.look().cost
+            assert cost is not None
+            return cost
+
+        assert look(0.0, 2_000) == Cost(0.0, MOST_BYTES_PER_S, 2_000)
+        assert look(2.0, 5_000).bytes_per_s == 1_500
+        # Nobody looked for a minute, and half a minute is what the mean is of.
+        assert look(62.0, 155_000).bytes_per_s == 5_000
