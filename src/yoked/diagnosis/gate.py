@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from yoked.diagnosis.activity import PATIENT, Activity, activity_of, own_frame
+from yoked.diagnosis.activity import PATIENT, Activity, own_frame
 from yoked.diagnosis.history import RunHistory
 from yoked.diagnosis.slow import held_back
 from yoked.diagnosis.vitals import RankVitals
@@ -111,11 +111,13 @@ def shares_of(history: RunHistory) -> Shares | None:
     found = dict[int, RankShare]()
     for host in history.hosts:
         looks = host.since(history.now_s, span_s)
-        if len(looks) < 3 or looks[-1][0] - looks[0][0] < _SEEN * span_s:
+        first_s, last_s = (looks[0][0], looks[-1][0]) if looks else (0.0, 0.0)
+        if len(looks) < 3 or last_s - first_s < _SEEN * span_s:
             return None
         for rank in host.place.ranks:
             seen = [each for _, look in looks for each in look.ranks if each.rank == rank]
-            share = _share(seen, looks[-1][0] - looks[0][0]) if len(seen) == len(looks) else None
+            doing = history.ranks[rank].did(first_s, last_s)
+            share = _share(seen, doing, last_s - first_s) if len(seen) == len(looks) else None
             if share is None:
                 return None
             found[rank] = share
@@ -142,10 +144,11 @@ def _why(history: RunHistory, gating: Sequence[int]) -> Words:
     return Words("; ".join(whys), tuple(line for each in found for line in each.fix))
 
 
-def _share(seen: Sequence[RankVitals], took_s: float) -> RankShare | None:
+def _share(
+    seen: Sequence[RankVitals], doing: Sequence[Activity], took_s: float
+) -> RankShare | None:
     """Of the looks at one rank; None: it is not one process, or did something else than train."""
     first, last = seen[0], seen[-1]
-    doing = [activity_of(each) for each in seen]
     if first.pid != last.pid or first.recorded is None or any(each in PATIENT for each in doing):
         return None
     computes = _computes(first, last, took_s)

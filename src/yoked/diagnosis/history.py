@@ -131,6 +131,10 @@ class RankHistory:
         if recorded.steps > self.steps:
             self._take_steps(recorded, rank.delayed_s, now_s)
 
+    def did(self, first_s: float, last_s: float) -> list[Activity]:
+        """What it was about at each look of a stretch."""
+        return [doing for at_s, doing in self.looks if first_s <= at_s <= last_s]
+
     def _take_steps(self, recorded: Recorded, delayed_s: float, now_s: float) -> None:
         count = recorded.steps - self.steps
         # How long threads waited for a core is not known of each step.

@@ -218,8 +218,7 @@ def _loading(rank: RankHistory, looks: Sequence[tuple[float, Vitals]]) -> float:
     """Share of these looks at a rank in which it loaded data."""
     if not looks:
         return 0.0
-    first_s, last_s = looks[0][0], looks[-1][0]
-    doing = [each for at_s, each in rank.looks if first_s <= at_s <= last_s]
+    doing = rank.did(looks[0][0], looks[-1][0])
     return doing.count("loading data") / len(doing) if doing else 0.0
 
 

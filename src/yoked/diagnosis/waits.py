@@ -64,12 +64,15 @@ def _computes(history: RunHistory, node: int, vitals: RankVitals) -> bool:
 def wait_of(vitals: RankVitals) -> Wait | None:
     """What a rank waits for, however short; None: it waits for no other rank."""
     recorded = vitals.recorded
-    if recorded is None or recorded.age_s >= NATIVE_S or activity_of(vitals) == "debugged":
+    if recorded is None or recorded.age_s >= NATIVE_S:
+        return None
+    doing = activity_of(vitals)
+    if doing == "debugged":
         return None
     if recorded.awaits is not None:
         told = recorded.awaits
         return Wait(vitals.rank, told.what, told.age_s + recorded.age_s, ranks=told.ranks)
-    if activity_of(vitals) != "waiting for peers":
+    if doing != "waiting for peers":
         return None
     age_s = recorded.frames_age_s + recorded.age_s
     for group in recorded.groups or ():
