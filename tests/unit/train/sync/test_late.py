@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ TINY = Tiny(sequence_len=8, n_layer=2, rows=6)
 MATRIX = "transformer.h.0.mlp.c_fc.weight"
 WAYS = ["late", "late-head"]
 LATES = [f"{way}{codec}" for way in WAYS for codec in ("", ":bf16", ":int8", ":int4")]
+Weights = list[list[Tensor]]
 SHARES = [[1.0], [1.0, 1.0], [3.0, 1.0], [2.0, 0.0, 1.0]]
 
 
@@ -38,6 +40,20 @@ def trained(
     for step in range(steps):
         trainer.step(step)
     return list(weights(trainer).values())
+
+
+@functools.cache
+def whole_run(
+    on_ranks: Callable[..., Weights],
+    shares: tuple[float, ...],
+    sync: str,
+    vocab_parallel: bool = False,
+) -> Weights:
+    """What `trained` gives on each rank: once, for all tests that compare with it."""
+    return on_ranks(
+        len(shares),
+        lambda comm: trained(comm, list(shares), sync, vocab_parallel=vocab_parallel),
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -118,9 +134,8 @@ def test_one_curve_for_any_ranks_and_shares(on_ranks, shares, vocab_parallel, wa
 @pytest.mark.parametrize("sync", LATES)
 @pytest.mark.parametrize("shares", SHARES[1:])
 def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, sync, shares):
-    first, second = (
-        on_ranks(len(shares), lambda comm: trained(comm, shares, sync)) for _ in range(2)
-    )
+    first = whole_run(on_ranks, tuple(shares), sync)
+    second = on_ranks(len(shares), lambda comm: trained(comm, shares, sync))
 
     for found in (*first, *second):
         assert all(torch.equal(one, other) for one, other in zip(found, first[0], strict=True))
@@ -176,7 +191,7 @@ def test_a_run_that_goes_on_from_its_state_has_the_same_bits(
             other.step(step)
         return list(weights(other).values())
 
-    whole = on_ranks(len(shares), lambda comm: trained(comm, shares, way, **more))
+    whole = whole_run(on_ranks, tuple(shares), way, vocab_parallel)
     for ours, right in zip(on_ranks(len(shares), in_two), whole, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, right, strict=True))
 
