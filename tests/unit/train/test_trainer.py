@@ -15,9 +15,8 @@ from yoked.train.model.gpt import SOFTCAP
 from yoked.train.trainer import Trainer, evaluate_bpb
 
 TINY = Tiny(sequence_len=12, n_layer=3, rows=5)
-# Of a gradient's norm. Float64 shows that the sums are right; float32 has kernels of its own, and
-# plain PyTorch is 2e-5 from its float64 where a scalar's terms nearly cancel out.
-LIMITS = {torch.float32: 3e-5, torch.float64: 1e-12}
+# Of a gradient's norm.
+LIMITS = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 @pytest.fixture(params=LIMITS, ids=str)
@@ -78,11 +77,19 @@ def autograd_gradients(
     return float(loss.detach()) * TINY.rows * TINY.sequence_len, gradients
 
 
-def assert_same_gradient(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+def assert_same_gradient(
+    ours: dict[str, Tensor], step: int, dtype: torch.dtype = torch.float32
+) -> None:
+    """It is plain PyTorch's. A scalar's terms nearly cancel out, so that PyTorch itself may be more
+    than the limit away from its own float64: that far, this may be away, too.
+    """
+    right, exact = (autograd_gradients(step, each)[1] for each in (dtype, torch.float64))
     assert ours.keys() == right.keys()
     for name, expected in right.items():
-        limit = LIMITS[expected.dtype]
-        assert (ours[name] - expected).norm() <= limit * (expected.norm() + 1e-4), name
+        limit = LIMITS[dtype] * (expected.norm() + 1e-4)
+        if "lambda" in name:
+            limit += (expected - exact[name]).norm()
+        assert (ours[name] - expected).norm() <= limit, name
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 100])
@@ -90,9 +97,9 @@ def assert_same_gradient(ours: dict[str, Tensor], right: dict[str, Tensor]) -> N
 def test_a_steps_gradient_is_that_of_its_mean_loss(batch, step, dtype):
     nats, gradients = dense_gradients(make_trainer(batch=batch, dtype=dtype), step)
 
-    expected_nats, expected = autograd_gradients(step, dtype)
+    expected_nats, _ = autograd_gradients(step, dtype)
     assert nats == pytest.approx(expected_nats, rel=1e-5)
-    assert_same_gradient(gradients, expected)
+    assert_same_gradient(gradients, step, dtype)
 
 
 @pytest.mark.parametrize("deferred", [2, 3, 8])
@@ -131,7 +138,8 @@ def test_the_parts_of_all_ranks_add_up_to_the_gradient_of_one(shares, dtype):
     assert sum(nats for nats, _ in parts) == pytest.approx(expected_nats, rel=1e-5)
     assert_same_gradient(
         {name: sum(part[name] for _, part in parts) for name in expected},  # type: ignore[misc]
-        expected,
+        1,
+        dtype,
     )
 
 
@@ -141,7 +149,7 @@ def test_a_second_step_does_not_remember_the_first_ones_gradient():
 
     _, gradients = dense_gradients(trainer, 1)
 
-    assert_same_gradient(gradients, autograd_gradients(1)[1])
+    assert_same_gradient(gradients, 1)
 
 
 def test_a_rank_without_rows_takes_part_and_reports_no_tokens():
