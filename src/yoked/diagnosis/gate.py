@@ -111,8 +111,10 @@ def shares_of(history: RunHistory) -> Shares | None:
     found = dict[int, RankShare]()
     for host in history.hosts:
         looks = host.since(history.now_s, span_s)
-        first_s, last_s = (looks[0][0], looks[-1][0]) if looks else (0.0, 0.0)
-        if len(looks) < 3 or last_s - first_s < _SEEN * span_s:
+        if len(looks) < 3:
+            return None
+        first_s, last_s = looks[0][0], looks[-1][0]
+        if last_s - first_s < _SEEN * span_s:
             return None
         for rank in host.place.ranks:
             seen = [each for _, look in looks for each in look.ranks if each.rank == rank]

@@ -132,7 +132,7 @@ class RankHistory:
             self._take_steps(recorded, rank.delayed_s, now_s)
 
     def did(self, first_s: float, last_s: float) -> list[Activity]:
-        """What it was about at each look of a stretch."""
+        """Its activity at each look from first_s to last_s."""
         return [doing for at_s, doing in self.looks if first_s <= at_s <= last_s]
 
     def _take_steps(self, recorded: Recorded, delayed_s: float, now_s: float) -> None:
